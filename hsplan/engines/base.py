@@ -1,0 +1,179 @@
+"""
+What an engine answers, and the values it answers with.
+
+An engine is one folder and one line in `ENGINES`; the contract test in tests/unit/test_engines.py runs over all.
+Bytes and tokens are ints; an `Interval` carries what is uncertain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from hsplan.families import LayerPlan, Model
+from hsplan.hardware import Gpu
+from hsplan.spec import Loaded
+
+Evidence = Literal["measured", "engine_code", "engine_log", "derived", "assumed"]
+
+
+class Scenario(msgspec.Struct, frozen=True):
+    """One of the four ways to run a deployment; `elided`: index-K only where top-k is computed."""
+
+    name: str
+    elided: bool
+    offload: bool
+
+
+SCENARIOS = (
+    Scenario("baseline", elided=False, offload=False),
+    Scenario("elided", elided=True, offload=False),
+    Scenario("offload", elided=False, offload=True),
+    Scenario("elided+offload", elided=True, offload=True),
+)
+
+
+class Interval(msgspec.Struct, frozen=True):
+    """An int that is known to lie in [low, high], `best` being the likeliest."""
+
+    low: int
+    best: int
+    high: int
+
+    def __add__(self, other: Interval) -> Interval:
+        return Interval(self.low + other.low, self.best + other.best, self.high + other.high)
+
+    def __sub__(self, other: Interval) -> Interval:
+        return Interval(self.low - other.high, self.best - other.best, self.high - other.low)
+
+    def map(self, function: Callable[[int], int]) -> Interval:
+        """`function`, which must not decrease, of all three."""
+        return Interval(function(self.low), function(self.best), function(self.high))
+
+
+def exactly(value: int) -> Interval:
+    """An interval without uncertainty."""
+    return Interval(value, value, value)
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """How one token lies in one layer: `format` bf16, fp8_packed or fp8_raw; `bytes` stored, `charged` in the cell."""
+
+    format: str
+    bytes: int
+    charged_bytes: int
+    attention_backend: str
+    kv_cache_dtype: str
+    page_tokens: int
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True):
+    """Bytes per device token of one rank: `charged` is the cell, `draft` the draft term in it, the rest is stored."""
+
+    charged: int
+    draft: int
+    stored_kv: int
+    stored_index: int
+    stored_draft: int
+
+
+class Line(msgspec.Struct, frozen=True, kw_only=True):
+    """One line of the ledger: who takes how many bytes where, why, and how well that is known."""
+
+    name: str
+    bytes: int
+    place: Literal["gpu", "host"] = "gpu"
+    scope: Literal["rank", "node"] = "rank"
+    formula: str
+    evidence: Evidence
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One formula with its numbers, and the source of the rule: what `--explain` prints."""
+
+    name: str
+    formula: str
+    source: str
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """The cache of one scenario before its size is known; `stage` is the pipeline stage that binds."""
+
+    row: Row
+    rates: Rates
+    stage: tuple[int, int]
+    index_layers: int
+    steps: tuple[Step, ...]
+
+
+class Budget(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left for the cache of one rank, the lines loaded before it, and all that is free then."""
+
+    kv_bytes: Interval
+    lines: tuple[Line, ...]
+    free_bytes: int
+    steps: tuple[Step, ...]
+
+
+class Pools(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The allocated cache of one scenario.
+
+    `tokens` are device tokens (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
+    and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps.
+    """
+
+    tokens: Interval
+    logical_tokens: int
+    request_cap: int
+    max_request_tokens: int
+    page_tokens: int
+    host_tokens: int = 0
+    host_bytes: int = 0
+    host_reserve_bytes: int = 0
+    hot_buffer_tokens: int = 0
+    lines: tuple[Line, ...] = ()
+    steps: tuple[Step, ...] = ()
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment with every rank and release question answered; `extra` holds the engine's own answers."""
+
+    loaded: Loaded
+    model: Model
+    plan: LayerPlan
+    gpu: Gpu
+    release: Any
+    tp: int
+    ranks_per_node: int
+    data_parallel: int
+    context_len: int
+    notes: tuple[str, ...]
+    not_modelled: tuple[str, ...]
+    extra: Any
+
+
+class Engine(Protocol):
+    """The questions an engine answers, in the order in which the planner asks them."""
+
+    name: str
+
+    def resolve(self, loaded: Loaded, model: Model) -> Launch:
+        """Release, ranks, stages; raises InputError or UnsupportedError for what the engine refuses."""
+
+    def as_launched(self, launch: Launch) -> Scenario:
+        """The scenario that the given flags start."""
+
+    def applies(self, launch: Launch, scenario: Scenario) -> bool:
+        """Whether the release runs the scenario for some choice of the offload flags."""
+
+    def layout(self, launch: Launch, scenario: Scenario) -> Layout | str:
+        """Row and rates with the flags of the scenario, or the reason why it is not available."""
+
+    def budget(self, launch: Launch, scenario: Scenario) -> Budget:
+        """Bytes for the cache, by the engine's own rule or as given."""
+
+    def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
+        """Tokens and everything that is allocated for them."""

@@ -1,0 +1,111 @@
+"""
+The byte budget of one rank, and what is loaded before it.
+
+budget = int(avail − pre × (1 − mem_fraction_static) − multimodal reserve), both minima over all ranks
+(`_profile_available_bytes`, SGLang 0.5.17 to 0.5.23).
+"""
+
+from __future__ import annotations
+
+from hsplan.engines.base import Budget, Interval, Launch, Line, Scenario, Step, exactly
+from hsplan.engines.sglang.loading import RankWeights
+from hsplan.engines.sglang.memory import before_weights_evidence, loading_overhead
+from hsplan.engines.sglang.scenarios import indexers_priced
+from hsplan.errors import Problem, UnsupportedError
+from hsplan.units import MIB, gib
+
+# A weight difference from the inventory, against what the two logs of PR #30531 show.
+WEIGHT_DIFFERENCE_UNCERTAINTY = 0.03
+MULTIMODAL_RESERVE_BYTES = 100 * MIB
+
+
+def budget_of(launch: Launch, scenario: Scenario) -> Budget:
+    """
+    The given budget, shifted by the indexers that differ from the scenario as launched, or the estimate.
+
+    Raises UnsupportedError when weights are not known and no budget is given.
+    """
+    given, weights = launch.loaded.spec.deployment.kv_budget, launch.extra.weights
+    if given != "auto":
+        return _given_budget(launch, scenario, given)
+    if isinstance(weights, str):
+        remedy = "give weights.bytes_per_rank, weights.path or deployment.kv_budget"
+        what = f"weights per rank are not known: {weights}"
+        raise UnsupportedError(Problem(where=launch.loaded.where("weights"), what=what, remedy=remedy))
+    return _estimated_budget(launch, scenario, weights)
+
+
+def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
+    extra = launch.extra
+    weights = extra.weights
+    kv = exactly(given)
+    steps = [Step("KV budget", f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}", "deployment.kv_budget")]
+    indexer = 0 if isinstance(weights, str) else weights.indexer
+    fewer = indexers_priced(launch, extra.as_launched) - indexers_priced(launch, scenario)
+    if fewer and indexer:
+        freed = fewer * indexer
+        doubt = int(abs(freed) * WEIGHT_DIFFERENCE_UNCERTAINTY)
+        kv += Interval(freed - doubt, freed, freed + doubt)
+        formula = f"{given:,} + {fewer} indexers × {indexer:,} B ± 3 % = {kv.best:,} B"
+        steps.append(Step("KV budget of this scenario", formula, "indexer weights, facts of PR #30531"))
+    outside = extra.before_weights.best - int(extra.before_weights.best * extra.memory.fraction)
+    loaded_before = max(extra.before_weights.best - outside - kv.best, 0)
+    lines = (
+        _outside_line(launch),
+        Line(
+            name="loaded before the pool",
+            bytes=loaded_before,
+            formula=f"{gib(extra.before_weights.best)} × {extra.memory.fraction:g} − given budget",
+            evidence="derived",
+        ),
+    )
+    return Budget(kv_bytes=kv, lines=lines, free_bytes=extra.before_weights.best - loaded_before, steps=tuple(steps))
+
+
+def _outside_line(launch: Launch) -> Line:
+    extra = launch.extra
+    gpu = launch.gpu
+    taken = gpu.reported_bytes - extra.before_weights.best
+    formula = f"{gpu.reported_mib:,} MiB reported − {gib(extra.before_weights.best)} free before weights"
+    return Line(name="context, driver, communication", bytes=taken, formula=formula, evidence=before_weights_evidence(gpu.name))
+
+
+def before_weights_evidence(gpu: str) -> str:
+    """Whether a log of this card pins its free memory before weights."""
+    return "engine_log" if gpu in ("h200", "h20", "gb300", "rtx-pro-6000", "mi355x") else "assumed"
+
+
+def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) -> Budget:
+    """budget = int(avail − pre × (1 − fraction) − multimodal reserve); every rank takes the least avail."""
+    extra = launch.extra
+    release, deployment = launch.release, launch.loaded.spec.deployment
+    pre, fraction = extra.before_weights, extra.memory.fraction
+    indexers = indexers_priced(launch, scenario)
+    target = weights.base + indexers * weights.indexer
+    counted_draft = weights.draft if release.has("draft_loaded_first") else 0
+    overhead = loading_overhead(launch.gpu, exact=weights.exact)
+    reserve = MULTIMODAL_RESERVE_BYTES if launch.model.multimodal and release.has("multimodal_reserve") else 0
+    kv = pre.map(lambda free: int(free * fraction)) - exactly(target + counted_draft + reserve) - overhead
+    lines = [
+        _outside_line(launch),
+        Line(
+            name="weights",
+            bytes=target,
+            formula=f"{weights.formula} + {indexers} indexers × {weights.indexer:,} B",
+            evidence="measured" if weights.exact else "engine_code",
+        ),
+        Line(name="allocator and loading overhead", bytes=overhead.best, formula="by the logs of four runs", evidence="engine_log"),
+    ]
+    if weights.draft:
+        formula = "MTP layers, and embedding and head of the draft's own"
+        lines.append(Line(name="draft weights", bytes=weights.draft, formula=formula, evidence="engine_code"))
+    loaded = target + weights.draft + overhead.best
+    step = Step(
+        "KV budget",
+        f"{gib(pre.best, 3)} free × fraction {fraction:g} [{extra.memory.formula}] − weights {gib(target, 3)}"
+        f" − draft {gib(counted_draft, 3)} − overhead {gib(overhead.best, 3)}"
+        + (f" − multimodal {gib(reserve, 3)}" if reserve else "")
+        + f" = {gib(kv.best, 3)}, range {gib(kv.low, 3)} to {gib(kv.high, 3)}",
+        f"SGLang {release.name}: _profile_available_bytes",
+    )
+    return Budget(kv_bytes=kv, lines=tuple(lines), free_bytes=pre.best - loaded, steps=(step,))

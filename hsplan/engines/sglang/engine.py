@@ -1,0 +1,121 @@
+"""SGLang's answers to the questions of `hsplan.engines.base.Engine`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Scenario
+from hsplan.engines.sglang.budget import budget_of
+from hsplan.engines.sglang.cell import rates
+from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
+from hsplan.engines.sglang.launch import Ranks, check_deployment, context_length, ranks_of, stage_sizes
+from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
+from hsplan.engines.sglang.memory import before_weights
+from hsplan.engines.sglang.pools import pools_of, ratio_of
+from hsplan.engines.sglang.releases import release_of
+from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
+from hsplan.engines.sglang.hisparse import hot_buffer
+from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.families import Model, layer_plan
+from hsplan.hardware import gpu_named
+from hsplan.spec import Loaded
+
+
+class Extra(msgspec.Struct, frozen=True, kw_only=True):
+    """SGLang's own answers: group sizes, memory settings, and weights or the reason why they are unknown."""
+
+    ranks: Ranks
+    memory: MemorySettings
+    weights: RankWeights | str
+    before_weights: Interval
+    as_launched: Scenario
+
+
+class SGLang:
+    """The engine; stateless, one instance serves all plans."""
+
+    name = "sglang"
+
+    def resolve(self, loaded: Loaded, model: Model) -> Launch:
+        """Release, ranks, stages, weights; raises InputError or UnsupportedError."""
+        release = release_of(loaded)
+        deployment = loaded.spec.deployment
+        gpu = gpu_named(deployment.gpu, loaded.where("deployment.gpu"))
+        ranks = ranks_of(loaded)
+        notes = check_deployment(loaded, model, gpu, release, ranks)
+        plan = layer_plan(model, release.schedule, stage_sizes, loaded)
+        context_len, context_notes = context_length(loaded, model)
+        held = indexers_held(release, plan)
+        shards = shards_of(deployment, ranks)
+        weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
+        return Launch(
+            loaded=loaded,
+            model=model,
+            plan=plan,
+            gpu=gpu,
+            release=release,
+            tp=ranks.tp,
+            ranks_per_node=ranks.per_node,
+            data_parallel=deployment.dp_attention,
+            context_len=context_len,
+            notes=(*release.notes, *model.notes, *notes, *context_notes),
+            not_modelled=_not_modelled(loaded, weights),
+            extra=Extra(
+                ranks=ranks,
+                memory=memory_settings(model, gpu, release, deployment, ranks.tp),
+                weights=weights,
+                before_weights=before_weights(gpu, deployment, ranks),
+                as_launched=launched_scenario(release, deployment, plan, offload=loaded.spec.offload is not None),
+            ),
+        )
+
+    def as_launched(self, launch: Launch) -> Scenario:
+        """The scenario that the given flags start."""
+        extra: Extra = launch.extra
+        return extra.as_launched
+
+    def applies(self, launch: Launch, scenario: Scenario) -> bool:
+        """Whether the build runs the scenario for some choice of the offload flags."""
+        return applies(launch, scenario)
+
+    def layout(self, launch: Launch, scenario: Scenario) -> Layout | str:
+        """Row and rates with the flags of the scenario, or the reason why it is not available."""
+        row = row_of(launch, scenario)
+        if isinstance(row, str):
+            if scenario == self.as_launched(launch):
+                what = f"SGLang {launch.release.name} refuses these flags: {row}"
+                raise UnsupportedError(Problem(where=launch.loaded.where("offload"), what=what))
+            return row
+        if scenario.offload:
+            buffer = hot_buffer(launch.loaded, launch.model, launch.release, row.page_tokens)
+            if isinstance(buffer, Problem):
+                if scenario == self.as_launched(launch):
+                    raise InputError(buffer)
+                return buffer.what
+        deployment, ratio = launch.loaded.spec.deployment, ratio_of(launch, scenario)
+        found = [
+            (*rates(row, launch.release, deployment, launch.plan, stage, scenario, ratio), stage)
+            for stage in launch.plan.stages
+        ]
+        result, index_layers, step, stage = max(found, key=lambda entry: entry[0].charged)
+        return Layout(row=row, rates=result, stage=stage, index_layers=index_layers, steps=(step,))
+
+    def budget(self, launch: Launch, scenario: Scenario) -> Budget:
+        """Bytes for the cache, by the engine's own rule or as given."""
+        return budget_of(launch, scenario)
+
+    def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
+        """Tokens and everything that is allocated for them."""
+        return pools_of(launch, scenario, layout, budget)
+
+
+def _not_modelled(loaded: Loaded, weights: RankWeights | str) -> tuple[str, ...]:
+    deployment = loaded.spec.deployment
+    found = []
+    if deployment.kv_budget != "auto" and isinstance(weights, str):
+        found.append(f"weights ({weights}): all scenarios have the same budget")
+    if deployment.hierarchical_cache:
+        found.append("HiCache host pools: they hold history and do not raise the capacity")
+    if deployment.nodes > 1 or deployment.moe_a2a_backend != "none":
+        found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
+    return tuple(found)

@@ -1,0 +1,114 @@
+"""
+mem_fraction_static, chunked_prefill_size and cuda_graph_max_bs when the user gives none.
+
+Source: `_handle_gpu_memory_settings` (server_args.py of 0.5.17 and 0.5.18, memory_hook.py of 0.5.20 to 0.5.23);
+PRs #10975, #16331, #23862, #29615.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hsplan.engines.sglang.releases import Release
+from hsplan.families import Model
+from hsplan.hardware import Gpu
+from hsplan.spec import Deployment
+
+# Kimi-K2.5's vision tower, 27 layers of 1152: 0.95 × (1 − 0.1 × (27·1152² / (24·1024²) − 1)).
+KIMI_VISION_FACTOR = 0.909736328125
+A2A_WITH_PREFILL_GRAPH = ("none", "deepep", "megamoe", "flashinfer")
+
+
+class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The resolved fraction, prefill chunk in tokens (before DP attention divides it) and largest graph batch."""
+
+    fraction: float
+    chunk_tokens: int
+    max_bs: int
+    formula: str
+
+
+def memory_settings(model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int) -> MemorySettings:
+    """Fill what the user left to the engine. `tp` is the resolved tensor-parallel size."""
+    chunk, max_bs = _defaults(gpu.reported_mib, tp, release)
+    if deployment.chunked_prefill_size != "auto":
+        chunk = deployment.chunked_prefill_size
+    given_requests = deployment.max_running_requests
+    if deployment.cuda_graph_max_bs != "auto":
+        max_bs = deployment.cuda_graph_max_bs
+    elif release.has("max_bs_capped") and given_requests != "auto":
+        max_bs = min(max_bs, given_requests)
+    if deployment.mem_fraction != "auto":
+        fraction = deployment.mem_fraction
+        formula = f"given: {fraction:g}"
+    else:
+        reserve = _reserve_mib(model, gpu, release, deployment, tp, chunk, max_bs)
+        fraction = round((gpu.reported_mib - reserve) / gpu.reported_mib, 3)
+        formula = f"round(({gpu.reported_mib:,} − {reserve:,.0f}) / {gpu.reported_mib:,}, 3) = {fraction:g}"
+        if model.multimodal and deployment.disaggregation != "decode":
+            fraction *= KIMI_VISION_FACTOR
+            formula += f" × {KIMI_VISION_FACTOR} (vision tower) = {fraction:.4f}"
+    return MemorySettings(fraction=fraction, chunk_tokens=chunk, max_bs=max_bs, formula=formula)
+
+
+def _defaults(gpu_mib: int, tp: int, release: Release) -> tuple[int, int]:
+    """Prefill chunk and largest decode-graph batch by the size of the card."""
+    wide = tp >= 4
+    if gpu_mib < 20 * 1024:
+        return 2048, 8
+    if gpu_mib < 35 * 1024:
+        if release.has("small_gpu_defaults"):
+            return 4096, 160 if wide else 48
+        return 2048, 80 if wide else 24
+    if gpu_mib < 60 * 1024:
+        return 4096, 160 if wide else 32
+    if gpu_mib < 160 * 1024:
+        return 8192, 512 if wide else 256
+    return 16384, 512
+
+
+def _reserve_mib(
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int, chunk: int, max_bs: int
+) -> float:
+    """MiB that the automatic fraction leaves for activations, graphs and parallel state."""
+    role, dp = deployment.disaggregation, deployment.dp_attention
+    activations = max(chunk, 2048)
+    if role == "decode" and release.has("pd_decode_activations"):
+        requests = deployment.max_running_requests
+        batch = requests if requests != "auto" else max_bs or 1
+        activations = max(batch * draft_tokens(deployment), 2048)
+    reserve = 512 + 1.5 * activations + tp * deployment.pp / 8 * 1024
+    graphs = role != "prefill" and max_bs > 0
+    if graphs:
+        reserve += 2 * max_bs
+    if dp > 1 and role != "prefill":
+        reserve += 3 * max_bs * dp + (1.5 * max_bs * dp if max_bs > 300 else 0)
+    if _has_prefill_graph(model, gpu, release, deployment):
+        reserve += 1536 + (1024 if deployment.moe_a2a_backend == "deepep" else 0)
+    if deployment.draft_layers and not release.has("draft_charged"):
+        reserve += 4096 if release.has("draft_reserve_4gib") else 2048
+    if gpu.reported_mib > 60 * 1024:
+        reserve = max(reserve, 10 * 1024)
+    if deployment.moe_a2a_backend == "deepep" and graphs:
+        reserve += 2048
+    return reserve
+
+
+def _has_prefill_graph(model: Model, gpu: Gpu, release: Release, deployment: Deployment) -> bool:
+    return (
+        release.has("prefill_graph_reserve")
+        and not gpu.rocm
+        and deployment.disaggregation != "decode"
+        and (model.index_topk is not None or release.has("mla_prefill_graph"))
+        and not (deployment.pp > 1 and release.has("pp_without_prefill_graph"))
+        and deployment.cp == 1
+        and deployment.dcp == 1
+        and deployment.moe_a2a_backend in A2A_WITH_PREFILL_GRAPH
+    )
+
+
+def draft_tokens(deployment: Deployment) -> int:
+    """Tokens one request verifies in a step: given + 1; 4 when only draft layers are named (steps 3, top-k 1)."""
+    if deployment.num_speculative_tokens:
+        return deployment.num_speculative_tokens + 1
+    return 4 if deployment.draft_layers else 1

@@ -1,0 +1,146 @@
+"""
+HiSparse: hot buffers and their tables on the GPU, the host pool, and what the engine refuses.
+
+Sources: hisparse_coordinator.py, sparsity/factory.py, pool_host/base.py and allocator/hisparse.py of 0.5.17 to 0.5.23;
+PRs #20343, #28753, #31992, #34329.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hsplan.engines.base import Line
+from hsplan.engines.sglang.fraction import draft_tokens
+from hsplan.engines.sglang.releases import Release
+from hsplan.engines.sglang.requests import Requests
+from hsplan.errors import Problem
+from hsplan.families import LayerPlan, Model
+from hsplan.spec import Deployment, Loaded, Offload
+from hsplan.units import GIB, TIB
+
+HOST_RESERVE_BYTES = 10 * GIB
+LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
+PIN_BYTES_PER_S = 10**9  # about 12 minutes for 700 GB in one call, TensorRT-LLM #17773
+
+
+class HotBuffer(msgspec.Struct, frozen=True):
+    """Slots a request keeps on the GPU: `slots` of the buffer and one page for new tokens."""
+
+    slots: int
+    page_tokens: int
+
+    @property
+    def tokens(self) -> int:
+        """Device tokens that one running request holds."""
+        return self.slots + self.page_tokens
+
+
+def hot_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: int) -> HotBuffer | Problem:
+    """The buffer as given or 2 · index_topk, or what the engine refuses about it."""
+    top_k = model.index_topk
+    assert top_k is not None  # noqa: S101
+    offload = loaded.spec.offload or Offload()
+    slots = 2 * top_k if offload.device_buffer_size == "auto" else offload.device_buffer_size
+    where = loaded.where("offload.device_buffer_size")
+    if slots < top_k:
+        what = f"a hot buffer of {slots} is smaller than index_topk {top_k}"
+        return Problem(where=where, what=what, remedy=f"give at least {top_k}")
+    if slots > LRU_MAX_SLOTS:
+        what = f"a hot buffer of {slots} does not fit the engine's 16-bit slot numbers"
+        return Problem(where=where, what=what, remedy=f"give at most {LRU_MAX_SLOTS}")
+    if release.has("hot_buffer_in_pages") and slots % page_tokens:
+        what = f"SGLang {release.name} takes whole pages of {page_tokens} tokens, not {slots}"
+        return Problem(where=where, what=what, remedy=f"give {max(slots // page_tokens, 1) * page_tokens}")
+    return HotBuffer(slots, page_tokens)
+
+
+def gpu_lines(
+    model: Model,
+    plan: LayerPlan,
+    release: Release,
+    deployment: Deployment,
+    stage: tuple[int, int],
+    requests: Requests,
+    buffer: HotBuffer,
+    logical_tokens: int,
+) -> list[Line]:
+    """Request tables, index buffers and the logical-to-device map: none of it is in the cell."""
+    layers, top_k, rows = stage[1] - stage[0], model.index_topk or 0, requests.rows
+    per_layer = 8 * buffer.tokens + 2 * buffer.slots
+    per_request = 8 * buffer.tokens + 8 * (requests.cols + buffer.page_tokens) + layers * per_layer + 8 * top_k
+    prefetch = _prefetch_bytes(plan, release, deployment, top_k)
+    total = rows * (per_request + prefetch) + 6 * buffer.slots + 4
+    lines = [
+        Line(
+            name="HiSparse request tables",
+            bytes=total,
+            formula=f"{rows:,} requests × ({layers} layers × {per_layer:,} B + {per_request + prefetch - layers * per_layer:,} B)",
+            evidence="engine_code",
+        ),
+        Line(
+            name="logical to device map",
+            bytes=8 * (logical_tokens + buffer.page_tokens + 1),
+            formula=f"8 B × ({logical_tokens:,} logical tokens + {buffer.page_tokens + 1})",
+            evidence="engine_code",
+        ),
+    ]
+    swap = _speculative_swap_bytes(release, deployment, layers, top_k, rows, buffer)
+    if swap:
+        formula = f"cache index, policy and scratch of {rows:,} requests and {draft_tokens(deployment)} draft tokens"
+        lines.append(Line(name="HiSparse speculative swap state", bytes=swap, formula=formula, evidence="engine_code"))
+    return lines
+
+
+def _prefetch_bytes(plan: LayerPlan, release: Release, deployment: Deployment, top_k: int) -> int:
+    """The miss plan that skip layers replay, per request."""
+    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or deployment.pp > 1:
+        return 0
+    drafts = draft_tokens(deployment)
+    if drafts > 1 and not release.has("draft_times_ratio"):
+        return 0
+    return 12 * top_k * drafts + 4
+
+
+def _speculative_swap_bytes(
+    release: Release, deployment: Deployment, layers: int, top_k: int, rows: int, buffer: HotBuffer
+) -> int:
+    drafts = draft_tokens(deployment)
+    if drafts == 1 or not release.has("draft_times_ratio"):
+        return 0
+    width = drafts * top_k
+    scratch = min(width, max(1024, width - buffer.slots))
+    hashed = 1 << max(1, (2 * buffer.slots - 1).bit_length())
+    return (
+        layers * rows * 2 * hashed * 8
+        + layers * (rows + 1) * buffer.slots * 4
+        + (rows + 1) * max(4 * rows, 5 * width) * 4
+        + layers * rows * scratch * 4
+        + rows * drafts * top_k * 4
+        + 16 * buffer.slots
+    )
+
+
+def host_pool(logical_tokens: int, page_tokens: int, row_bytes: int, layers: int) -> tuple[int, int]:
+    """Host tokens and bytes of one rank: every KV row, no index-K, with one spare page."""
+    tokens = (logical_tokens // page_tokens + 1) * page_tokens
+    return tokens, tokens * row_bytes * layers
+
+
+def notes(release: Release, deployment: Deployment, ratio: float, host_bytes_per_node: int) -> list[str]:
+    """What a user should know of a HiSparse plan that is no error."""
+    found = []
+    if deployment.pp > 1 or deployment.layer_range is not None:
+        found.append("HiSparse with pipeline parallelism: a stage's host pool mixes global and local layer ids (#36331, open)")
+    if deployment.draft_layers and not release.has("draft_times_ratio"):
+        found.append(
+            f"HiSparse with draft layers: SGLang {release.name} builds a second coordinator and host pool for the draft; "
+            "neither is in this plan"
+        )
+    elif deployment.draft_layers:
+        found.append("HiSparse with draft layers: the engine wants 2 to 4 draft tokens, top-k 1, and no more requests than slots")
+    if ratio != int(ratio):
+        found.append(f"SGLang takes whole host_to_device_ratio only; {ratio:g} is a what-if, D·r is floored")
+    if host_bytes_per_node > TIB // 2:
+        minutes = host_bytes_per_node / PIN_BYTES_PER_S / 60
+        found.append(f"pinning {host_bytes_per_node / 10**9:,.0f} GB of host memory takes up to {minutes:,.0f} min at 1 GB/s")
+    return found

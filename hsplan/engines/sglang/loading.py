@@ -1,0 +1,277 @@
+"""
+What a rank holds before the cache is sized: weights in the engine's own dtypes and shards.
+
+Sources: deepseek_v2.py, deepseek_nextn.py, deepseek_weight_loader.py, dsa_indexer.py, vocab_parallel_embedding.py
+and fused_moe_triton/layer.py of 0.5.17 to 0.5.23; checked against "Load weight end" lines (tests/truth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from hsplan.engines.sglang.launch import Ranks
+from hsplan.errors import InputError, Problem
+from hsplan.families import LayerPlan, Model, Tensor, Unit, unit_counts
+from hsplan.hardware import Gpu
+from hsplan.spec import Deployment, Loaded
+from hsplan.units import ceil_div, gib
+from hsplan.weights import (
+    FolderWeights,
+    Formats,
+    has_safetensors,
+    matrix_bytes,
+    named,
+    of_quantization,
+    read_folder,
+)
+
+VOCAB_PAD = 64
+# Kimi-K2.5: MoonViT and projector in bf16, replicated (closes on 73.58 GiB of an MI355X log, shape not verified).
+KIMI_VISION_BYTES = 944_000_000
+
+
+class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Weight bytes of the fullest rank.
+
+    `base` without indexers, `indexer` of one owner layer, `draft` of all MTP layers, `draft_indexers` among
+    them; `exact` when the figure was given. `formula` lists the groups.
+    """
+
+    base: int
+    indexer: int
+    draft: int
+    exact: bool
+    formula: str
+
+
+class Shards(msgspec.Struct, frozen=True, kw_only=True):
+    """By what each class of tensors is divided: tensor, attention and MoE-tensor parallel sizes, experts by `ep`."""
+
+    tp: int
+    attention: int
+    ep: int
+    moe_tp: int
+    embed: int
+    head: int
+    shared: int
+
+    def of(self, shard: str) -> int:
+        """Ranks that share a tensor of this class."""
+        return {
+            "attention": self.attention,
+            "dense": self.tp,
+            "expert": self.ep * self.moe_tp,
+            "shared": self.shared,
+            "embed": self.embed,
+            "head": self.head,
+        }.get(shard, 1)
+
+
+def shards_of(deployment: Deployment, ranks: Ranks) -> Shards:
+    """Group sizes: attention TP is what DP attention and context parallelism leave of TP."""
+    tp, attention = ranks.tp, ranks.attention_tp
+    return Shards(
+        tp=tp,
+        attention=attention,
+        ep=ranks.ep,
+        moe_tp=tp // ranks.ep,
+        embed=attention if deployment.dp_attention > 1 else tp,
+        head=attention if deployment.enable_dp_lm_head else tp,
+        shared=tp if deployment.moe_a2a_backend == "none" else 1,
+    )
+
+
+def weights_of_rank(
+    loaded: Loaded, model: Model, plan: LayerPlan, gpu: Gpu, shards: Shards, *, held_indexers: int
+) -> RankWeights | str:
+    """
+    Weights of the rank that holds most, from a given figure, a folder's headers or the inventory.
+
+    `held_indexers` are those in a figure that was given. Returns the reason when none of the three is to be had;
+    raises InputError for shards that do not divide.
+    """
+    spec = loaded.spec
+    weights = spec.weights
+    if weights != "auto" and weights.bytes_per_rank is not None:
+        return _given(weights.bytes_per_rank, model, plan, gpu, shards, spec.deployment, held_indexers)
+    folder = _folder(loaded)
+    if folder is not None:
+        return max(
+            (_from_folder(read_folder(folder, model, stage), model, shards, stage, gpu) for stage in plan.stages),
+            key=lambda found: found.base,
+        )
+    formats = named(weights.checkpoint) if weights != "auto" and weights.checkpoint else of_quantization(model.quantization)
+    if isinstance(formats, str):
+        return formats
+    if model.inventory is None:
+        return "the spec lacks " + ", ".join(model.missing)
+    _check_divisible(loaded, model, shards)
+    return max(
+        (_from_inventory(model, plan, stage, formats, gpu, shards, spec.deployment) for stage in plan.stages),
+        key=lambda found: found.base,
+    )
+
+
+def _given(
+    total: int, model: Model, plan: LayerPlan, gpu: Gpu, shards: Shards, deployment: Deployment, held_indexers: int
+) -> RankWeights:
+    """A logged or measured figure of the target's weights; indexers and draft come from the inventory."""
+    formats = of_quantization(model.quantization)
+    indexer = draft = 0
+    if not isinstance(formats, str) and model.inventory is not None:
+        found = _from_inventory(model, plan, plan.stages[0], formats, gpu, shards, deployment)
+        indexer, draft = found.indexer, found.draft
+    base = max(total - indexer * held_indexers, 0)
+    return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=f"given: {gib(total)}")
+
+
+def _folder(loaded: Loaded) -> Path | None:
+    weights = loaded.spec.weights
+    if weights != "auto":
+        return Path(weights.path) if weights.path is not None else None
+    return loaded.folder if loaded.folder is not None and has_safetensors(loaded.folder) else None
+
+
+def _check_divisible(loaded: Loaded, model: Model, shards: Shards) -> None:
+    """The engine asserts that heads, experts and widths divide; so does the plan."""
+    assert model.inventory is not None  # noqa: S101
+    problems = []
+    for tensor in model.inventory.tensors:
+        if tensor.shard in ("attention", "dense", "shared"):
+            size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.of(tensor.shard)
+        elif tensor.shard == "expert":
+            size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.moe_tp
+        else:
+            continue
+        if size % ranks:
+            problems.append(f"{tensor.module} has {size:,} {tensor.split}, not divisible by {ranks} ranks")
+    heads = model.num_attention_heads
+    if heads is not None and heads % shards.attention:
+        problems.insert(0, f"{heads} attention heads cannot be divided over {shards.attention} ranks")
+    if problems:
+        where = loaded.where("deployment.tp")
+        raise InputError(Problem(where=where, what=problems[0], remedy="choose tp, dp_attention and ep that divide"))
+
+
+def _engine_format(tensor: Tensor, model: Model, formats: Formats, gpu: Gpu, layer: int) -> str:
+    """Number format of a tensor in GPU memory; ROCm and CUDA differ for the indexer only."""
+    module = tensor.module
+    if module.startswith("self_attn.indexer."):
+        if module.endswith("k_norm"):
+            return "bf16" if gpu.rocm else "fp32"
+        if module.endswith("wk") and model.indexer_fused and not gpu.rocm:
+            return "bf16"  # fused with weights_proj, an fp8 wk is dequantised
+    if tensor.dtype != "linear":
+        return tensor.dtype
+    if tensor.unit == "mtp" and formats.default == "nvfp4":
+        return "bf16"  # the draft of a ModelOpt fp4 checkpoint runs unquantised
+    return formats.of(f"model.layers.{layer}.{module}")
+
+
+def _tensor_rank_bytes(tensor: Tensor, number_format: str, shards: Shards) -> int:
+    """Bytes of one unit of a tensor on one rank."""
+    rows, cols, count = tensor.rows, tensor.cols, tensor.count
+    ranks = shards.of(tensor.shard)
+    if tensor.shard == "expert":
+        count, ranks = ceil_div(count, shards.ep), shards.moe_tp
+    if tensor.shard in ("embed", "head"):
+        rows = ceil_div(rows, VOCAB_PAD) * VOCAB_PAD
+    if tensor.split == "rows":
+        rows = ceil_div(rows, ranks)
+    else:
+        cols = ceil_div(cols, ranks)
+    return matrix_bytes(number_format, rows, cols) * count
+
+
+def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu) -> int:
+    """One owner layer's indexer on one rank: replicated."""
+    if model.inventory is None:
+        return 0
+    owner = [tensor for tensor in model.inventory.tensors if tensor.unit == "owner"]
+    return sum(matrix_bytes(_engine_format(t, model, formats, gpu, 0), t.rows, t.cols) for t in owner)
+
+
+def _from_inventory(
+    model: Model,
+    plan: LayerPlan,
+    stage: tuple[int, int],
+    formats: Formats,
+    gpu: Gpu,
+    shards: Shards,
+    deployment: Deployment,
+) -> RankWeights:
+    inventory = model.inventory
+    assert inventory is not None  # noqa: S101
+    units = unit_counts(model, plan, stage, owners=0)
+    layer_of: Mapping[Unit, int] = {
+        "dense": 0, "moe": inventory.dense_layers, "mtp": model.num_attention_layers,
+    }  # fmt: skip
+    groups: dict[str, int] = {}
+    draft = 0
+    for tensor in inventory.tensors:
+        count = units.get(tensor.unit, 0)
+        if not count and tensor.unit != "mtp":
+            continue
+        number_format = _engine_format(tensor, model, formats, gpu, layer_of.get(tensor.unit, stage[0]))
+        size = _tensor_rank_bytes(tensor, number_format, shards)
+        if tensor.unit == "mtp":
+            draft += size * deployment.draft_layers
+        else:
+            group = tensor.shard if tensor.shard != "replicated" else "replicated"
+            groups[group] = groups.get(group, 0) + size * count
+    layers = stage[1] - stage[0]
+    groups |= _extras(model, gpu, shards, formats, layers)
+    if deployment.draft_layers:
+        draft += _draft_extras(inventory.tensors, model, gpu, shards, formats, deployment)
+    return RankWeights(
+        base=sum(groups.values()),
+        indexer=_indexer_bytes(model, formats, gpu),
+        draft=draft,
+        exact=False,
+        formula=_formula(groups),
+    )
+
+
+def _extras(model: Model, gpu: Gpu, shards: Shards, formats: Formats | None, layers: int) -> dict[str, int]:
+    """What the engine makes of the weights: absorbed kv_b copies, the rope cache, a vision tower."""
+    extras = {
+        "absorbed kv_b copies": _absorbed_bytes(model, gpu, shards, formats) * layers,
+        "rope cache": model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
+    }
+    if model.multimodal and formats is not None:
+        extras["vision tower"] = KIMI_VISION_BYTES
+    return extras
+
+
+def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats | None) -> int:
+    """w_kc and w_vc of one layer, beside kv_b_proj: bf16 on CUDA, fp8 on ROCm when the checkpoint is fp8."""
+    itemsize = 1 if gpu.rocm and formats is not None and formats.default == "fp8" else 2
+    return ceil_div(model.absorbed_elements, shards.attention) * itemsize
+
+
+def _draft_extras(
+    tensors: Iterable[Tensor], model: Model, gpu: Gpu, shards: Shards, formats: Formats, deployment: Deployment
+) -> int:
+    """Embedding and head of the draft's own, released only after the pool is sized, and its absorbed copies."""
+    copies = sum(_tensor_rank_bytes(t, "bf16", shards) for t in tensors if t.unit in ("first", "last") and t.shard != "replicated")
+    return copies + _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
+
+
+def _from_folder(
+    found: FolderWeights, model: Model, shards: Shards, stage: tuple[int, int], gpu: Gpu
+) -> RankWeights:
+    groups = {shard: ceil_div(size, shards.of(shard)) for shard, size in found.main.items()}
+    groups |= _extras(model, gpu, shards, None, stage[1] - stage[0])
+    draft = sum(ceil_div(size, shards.of(shard)) for shard, size in found.draft.items())
+    if found.draft:
+        draft += groups.get("embed", 0) + groups.get("head", 0) + _absorbed_bytes(model, gpu, shards, None)
+    indexer = max(found.indexers.values(), default=0)
+    return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))
+
+
+def _formula(groups: Mapping[str, int]) -> str:
+    return " + ".join(f"{name} {size / 2**30:.3f}" for name, size in groups.items() if size) + " GiB"

@@ -1,0 +1,111 @@
+"""Tokens from the budget, the tensors allocated for them, and the request tables beside them."""
+
+from __future__ import annotations
+
+from hsplan.engines.base import Budget, Launch, Layout, Line, Pools, Scenario, Step
+from hsplan.engines.sglang import hisparse
+from hsplan.engines.sglang.memory import after_pool_lines
+from hsplan.engines.sglang.requests import requests_of
+from hsplan.spec import Offload
+from hsplan.units import floor_to
+
+
+def ratio_of(launch: Launch, scenario: Scenario) -> float:
+    """Logical tokens for each device token: host_to_device_ratio under offload, else 1."""
+    return (launch.loaded.spec.offload or Offload()).host_to_device_ratio if scenario.offload else 1
+
+
+def _tokens(budget_bytes: int, layout: Layout, max_total_tokens: int | None) -> int:
+    """budget // cell in whole pages, never above --max-total-tokens."""
+    page = layout.row.page_tokens
+    tokens = floor_to(max(budget_bytes, 0) // layout.rates.charged, page)
+    return tokens if max_total_tokens is None else floor_to(min(tokens, max_total_tokens), page)
+
+
+def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
+    spec, row, stored = launch.loaded.spec, layout.row, layout.rates
+    deployment, release = spec.deployment, launch.release
+    tokens = budget.kv_bytes.map(lambda b: _tokens(b, layout, deployment.max_total_tokens))
+    ratio = ratio_of(launch, scenario)
+    logical = int(tokens.best * ratio) * deployment.dcp
+    requests = requests_of(
+        deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=row.page_tokens
+    )
+    lines = _pool_lines(launch, scenario, layout, tokens.best, ratio)
+    host_tokens = host_bytes = hot_tokens = 0
+    if scenario.offload:
+        buffer = hisparse.hot_buffer(launch.loaded, launch.model, release, row.page_tokens)
+        assert isinstance(buffer, hisparse.HotBuffer)  # noqa: S101 - layout() refused the rest
+        hot_tokens = buffer.tokens
+        layers = layout.stage[1] - layout.stage[0]
+        host_tokens, host_bytes = hisparse.host_pool(logical, row.page_tokens, row.bytes, layers)
+        lines += hisparse.gpu_lines(
+            launch.model, launch.plan, release, deployment, layout.stage, requests, buffer, logical
+        )
+        formula = f"{host_tokens:,} tokens × {row.bytes} B × {layers} layers, pinned, a copy on every rank"
+        lines.append(Line(name="host KV pool", bytes=host_bytes, place="host", formula=formula, evidence="engine_code"))
+    lines += after_pool_lines(launch, requests, layout, scenario, launch.extra.memory)
+    steps = (
+        Step(
+            "device tokens",
+            f"{budget.kv_bytes.best:,} B // {stored.charged:,} B in pages of {row.page_tokens} = {tokens.best:,}",
+            f"SGLang {release.name}: config_from_budget",
+        ),
+        Step("request cap of a rank", requests.formula, f"SGLang {release.name}: resolve_max_num_reqs"),
+    )
+    limited = scenario.offload and not release.has("logical_request_cap")
+    return Pools(
+        tokens=tokens,
+        logical_tokens=logical,
+        request_cap=requests.cap,
+        max_request_tokens=min(tokens.best - 6 if limited else logical, launch.context_len),
+        page_tokens=row.page_tokens * deployment.dcp,
+        host_tokens=host_tokens,
+        host_bytes=host_bytes,
+        host_reserve_bytes=hisparse.HOST_RESERVE_BYTES if scenario.offload else 0,
+        hot_buffer_tokens=hot_tokens,
+        lines=tuple(lines),
+        steps=steps,
+    )
+
+
+def _pool_lines(launch: Launch, scenario: Scenario, layout: Layout, tokens: int, ratio: float) -> list[Line]:
+    """The tensors that the engine prints as the KV cache: rows with a spare page, index-K by pages."""
+    row, deployment, plan = layout.row, launch.loaded.spec.deployment, launch.plan
+    page, drafts = row.page_tokens, deployment.draft_layers
+    layers = layout.rates.stored_kv // row.bytes
+    copies = deployment.dcp if plan.has_indexer and launch.release.has("dsa_dcp") else 1
+    index_slots = int(tokens * ratio) * copies
+    index_rows = (index_slots + page + 1) // page * page
+    lines = [
+        Line(
+            name="KV rows",
+            bytes=(tokens + page) * row.bytes * layers,
+            formula=f"({tokens:,} + {page}) tokens × {row.bytes} B × {layers} layers",
+            evidence="engine_code",
+        )
+    ]
+    if layout.index_layers:
+        lines.append(
+            Line(
+                name="index-K",
+                bytes=index_rows * 132 * layout.index_layers,
+                formula=f"{index_rows:,} tokens × 132 B × {layout.index_layers} layers",
+                evidence="engine_code",
+            )
+        )
+    if drafts:
+        grows = scenario.offload and launch.release.has("draft_times_ratio")
+        kv_rows = (int(tokens * ratio) if grows else tokens) * deployment.dcp + page * deployment.dcp
+        draft_index = index_rows if plan.has_indexer else 0
+        if plan.has_indexer and not scenario.offload:
+            draft_index = kv_rows
+        lines.append(
+            Line(
+                name="draft KV pool",
+                bytes=(kv_rows * row.bytes + draft_index * 132) * drafts,
+                formula=f"{drafts} layers × ({kv_rows:,} × {row.bytes} B + {draft_index:,} × 132 B), never elided",
+                evidence="engine_code",
+            )
+        )
+    return lines

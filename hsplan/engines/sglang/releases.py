@@ -1,0 +1,156 @@
+"""
+SGLang releases and dated builds, as one table of dated switches.
+
+A build has a switch when its date is not before the switch's. The date of a release is that of its published
+wheel; the switches of every release from 0.5.17 to 0.5.23 were read in that wheel. Where only the first release
+with a change is known, the change counts from that release on and builds between the two releases carry a note.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from functools import lru_cache
+
+import msgspec
+
+from hsplan.errors import InputError, Problem, UnsupportedError, shown
+from hsplan.spec import Loaded
+
+RELEASES = {
+    "0.5.17": "2026-08-08",
+    "0.5.18": "2026-08-21",
+    "0.5.19": "2026-09-04",
+    "0.5.20": "2026-09-18",
+    "0.5.21": "2026-10-01",
+    "0.5.22": "2026-10-15",
+    "0.5.23": "2026-10-30",
+}
+LATEST = "0.5.23"
+FIRST_BUILD = "2025-10-08"
+
+SWITCHES = {
+    "raw_fp8_trtllm": "2026-02-16",  # #18389: trtllm keeps fp8 rows raw, 576 B
+    "draft_reserve_4gib": "2026-02-26",  # automatic fraction leaves 4 GiB, not 2, for EAGLE
+    "prefill_graph_reserve": "2026-03-02",  # #16331: prefill graphs, 1536 MiB
+    "hisparse": "2026-03-22",  # #20343
+    "raw_fp8_tilelang": "2026-04-03",  # #21511, ROCm
+    "topk_sharing": "2026-04-05",  # #21405: index_topk_pattern and index_topk_freq
+    "topk_offset": "2026-06-06",  # #27114: index_skip_topk_offset
+    "draft_charged": "2026-06-12",  # #23862: draft KV in the cell, no reserve in the fraction
+    "raw_fp8_aiter": "2026-06-19",  # #26639, ROCm
+    "draft_loaded_first": "2026-06-21",  # #28855: draft weights are loaded before the budget is read
+    "pd_decode_activations": "2026-07-04",  # #29615
+    "layer_split": "2026-07-09",  # #29421: CP layer split of DSA prefill nodes
+    "true_row_charged": "2026-07-27",  # #31992: 656 B charged where stored; index × ratio under HiSparse
+    "sm120_packed": "2026-07-28",  # #26928: GLM fp8 on SM12x packs rows
+    "logical_request_cap": "2026-08-10",  # #28753: requests up to the logical size under HiSparse
+    "hisparse_sm120": "2026-08-11",  # #33075
+    "hisparse_prefetch": "2026-08-11",  # #34329: miss plan shared with skip layers
+    "elision": "2026-08-17",  # #30531: index-K elision, no indexer on skip layers, additive draft term
+    "multimodal_reserve": "2026-08-21",  # first release 0.5.18
+    "mla_prefill_graph": "2026-08-21",  # first release 0.5.18
+    "indexer_types": "2026-09-18",  # first release 0.5.20: first in precedence
+    "linker_blocks_elision": "2026-09-18",  # first release 0.5.20
+    "row_by_pd_role": "2026-09-18",  # first release 0.5.20
+    "pp_without_prefill_graph": "2026-09-18",  # first release 0.5.20
+    "small_gpu_defaults": "2026-09-18",  # first release 0.5.20: chunk 4096, max_bs 48/160 below 35 GiB
+    "rocm_triton": "2026-09-18",  # first release 0.5.20: default DSA backend on ROCm
+    "elision_under_pd": "2026-10-15",  # first release 0.5.22: elision with PD and HiCache on CUDA
+    "draft_times_ratio": "2026-10-15",  # first release 0.5.22: draft KV × ratio under HiSparse
+    "max_bs_capped": "2026-10-15",  # first release 0.5.22: by --max-running-requests
+    "dsa_dcp": "2026-10-15",  # first release 0.5.22
+    "hot_buffer_in_pages": "2026-10-15",  # first release 0.5.22
+    "at_least_one_request": "2026-10-30",  # first release 0.5.23: max(1, requests // dp)
+}
+# Builds between two releases of which only the later has these changes.
+UNDATED = (
+    ("2026-09-04", "2026-09-18", "indexer_types first, external linker, PD role (first release 0.5.20)"),
+    ("2026-10-01", "2026-10-15", "elision under PD and HiCache, draft KV × ratio (first release 0.5.22)"),
+)
+_BUILD = re.compile(r"main-(\d{4}-\d{2}-\d{2})")
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A release or dated build: `name` as given, `date` as YYYY-MM-DD, the switches it has."""
+
+    name: str
+    date: str
+    switches: frozenset[str]
+
+    def has(self, switch: str) -> bool:
+        """Whether the build has the change."""
+        assert switch in SWITCHES  # noqa: S101
+        return switch in self.switches
+
+    @property
+    def schedule(self) -> tuple[str, ...]:
+        """The rules by which this build finds skip layers, first present wins."""
+        if not self.has("topk_sharing"):
+            return ()
+        if not self.has("topk_offset"):
+            return ("index_topk_pattern", "index_topk_freq without offset")
+        rules: tuple[str, ...] = ("index_topk_pattern", "index_topk_freq")
+        if self.has("elision"):
+            rules = ("cli_factor", *rules)
+        return ("indexer_types", *rules) if self.has("indexer_types") else rules
+
+    @property
+    def notes(self) -> list[str]:
+        """What is uncertain about a dated build."""
+        if not self.name.startswith("main-"):
+            return []
+        return [
+            f"{self.name}: the date of this change is not known, the build is priced without it: {what}"
+            for first, until, what in UNDATED
+            if first < self.date < until
+        ]
+
+
+def release_of(loaded: Loaded) -> Release:
+    """
+    The release that a spec names: `latest`, `0.5.17` to `0.5.23`, or `main-YYYY-MM-DD` from 2025-10-08 on.
+
+    Raises UnsupportedError, with the nearest known one, for anything else.
+    """
+    name = loaded.spec.deployment.release.removeprefix("v")
+    name = LATEST if name == "latest" else name
+    day = RELEASES.get(name) or _build_day(name, loaded.where("deployment.release"))
+    return _release(name, day)
+
+
+def _build_day(name: str, where: str) -> str:
+    match = _BUILD.fullmatch(name)
+    if match is None:
+        what = f"SGLang {shown(name)!r} is not a release hsplan knows"
+        remedy = f"nearest: {_nearest(name)}; known: {', '.join(RELEASES)}, or a build main-YYYY-MM-DD"
+        raise UnsupportedError(Problem(where=where, what=what, remedy=remedy))
+    day = match[1]
+    try:
+        date.fromisoformat(day)
+    except ValueError:
+        what = f"{day} is no date"
+        raise InputError(Problem(where=where, what=what, remedy="write main-YYYY-MM-DD")) from None
+    if not FIRST_BUILD <= day <= RELEASES[LATEST]:
+        late = day > FIRST_BUILD
+        what = f"SGLang {name} is {'newer than what hsplan has read' if late else 'older than the first known build'}"
+        remedy = f"nearest: {LATEST if late else 'main-' + FIRST_BUILD}"
+        raise UnsupportedError(Problem(where=where, what=what, remedy=remedy))
+    return day
+
+
+@lru_cache(maxsize=512)
+def _release(name: str, day: str) -> Release:
+    return Release(name, day, frozenset(switch for switch, since in SWITCHES.items() if since <= day))
+
+
+def _nearest(name: str) -> str:
+    """The known release whose version numbers are closest."""
+    wanted = [int(part[:6]) for part in re.findall(r"\d+", name)[:3]] or [0]
+    target = sum(part * weight for part, weight in zip(wanted, (10**8, 10**4, 1), strict=False))
+
+    def distance(known: str) -> int:
+        parts = [int(part) for part in known.split(".")]
+        return abs(sum(part * weight for part, weight in zip(parts, (10**8, 10**4, 1), strict=True)) - target)
+
+    return min(RELEASES, key=distance)

@@ -1,0 +1,156 @@
+"""
+Backend, KV dtype, page size and row bytes, as SGLang resolves `auto` for MLA and DSA models.
+
+Sources: `_dsa_kv_cache_dtype_default`, `_dsa_split_backend_resolution`, `calculate_mla_kv_cache_dim`,
+`_mla_backend_page_constraints` and hisparse_hook.py of 0.5.17 to 0.5.23; PRs in `releases.SWITCHES`.
+"""
+
+from __future__ import annotations
+
+from hsplan.engines.base import Row, Scenario
+from hsplan.engines.sglang.releases import Release
+from hsplan.families import Model
+from hsplan.hardware import Gpu
+from hsplan.spec import Deployment
+from hsplan.weights import kv_cache_is_fp8
+
+DSA_BACKENDS = frozenset(
+    "aiter fa3 flashinfer_sparse_mla flashmla_auto flashmla_kv flashmla_sparse flashmla_sparse_q8 tilelang triton trtllm".split()
+)
+MLA_BACKENDS = frozenset(
+    "aiter cutedsl_mla cutlass_mla fa3 fa4 flashinfer flashmla tokenspeed_mla triton trtllm_mla".split()
+)
+# Page sizes that a backend forces; the others take the user's, 1 when unset.
+MLA_PAGES = {"flashmla": (64,), "trtllm_mla": (64, 32), "cutedsl_mla": (64, 32), "tokenspeed_mla": (64, 32), "cutlass_mla": (128,)}
+DSA_PAGE = 64
+
+
+def resolve_row(
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, scenario: Scenario
+) -> Row | str:
+    """The row with the scenario's flags, or the reason why the engine refuses to start with them."""
+    if model.index_topk is None:
+        if scenario.offload:
+            return "HiSparse needs a model with a top-k indexer (DSA)"
+        return _mla_row(model, gpu, deployment)
+    dtype = deployment.kv_cache_dtype
+    if dtype == "auto":
+        dtype = "fp8_e4m3" if gpu.capability >= 100 else "bfloat16"
+    backends = _dsa_backends(model, gpu, release, deployment, dtype, scenario)
+    reason = _refused(gpu, release, deployment, dtype, backends, scenario)
+    return reason or _dsa_row(model, gpu, release, deployment, dtype, backends)
+
+
+def _dsa_backends(
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, dtype: str, scenario: Scenario
+) -> tuple[str, str]:
+    """Prefill and decode backend."""
+    given = deployment.attention_backend
+    if given != "auto":
+        return given, given
+    if deployment.dcp > 1:
+        return "trtllm", "trtllm"
+    fp8 = dtype == "fp8_e4m3"
+    if release.has("sm120_packed") and model.architecture == "GlmMoeDsaForCausalLM" and gpu.capability >= 120 and fp8:
+        return "flashinfer_sparse_mla", "flashinfer_sparse_mla"
+    if gpu.rocm:
+        name = "triton" if release.has("rocm_triton") and not scenario.offload else "tilelang"
+        return name, name
+    if scenario.offload:
+        name = "flashmla_kv" if fp8 else "flashmla_sparse"
+        return name, name
+    if fp8:
+        name = "trtllm" if gpu.capability >= 100 else "flashmla_kv"
+        return name, name
+    return "flashmla_sparse", "trtllm" if gpu.capability >= 100 else "fa3"
+
+
+def _refused(
+    gpu: Gpu, release: Release, deployment: Deployment, dtype: str, backends: tuple[str, str], scenario: Scenario
+) -> str | None:
+    if backends[0] == "flashmla_sparse_q8" and (dtype != "fp8_e4m3" or gpu.capability != 90):
+        return "flashmla_sparse_q8 needs an fp8 cache on SM90"
+    if not scenario.offload:
+        return None
+    if not release.has("hisparse"):
+        return f"{release.name} has no HiSparse (from 2026-03-22 on)"
+    if deployment.dcp > 1:
+        return "HiSparse does not run with decode context parallelism"
+    if deployment.hierarchical_cache:
+        return "HiSparse needs the radix cache off, HiCache needs it on"
+    allowed = _hisparse_backends(gpu, release, dtype)
+    wrong = [name for name in backends if name not in allowed]
+    if wrong:
+        return f"HiSparse with {dtype} on this GPU refuses backend {wrong[0]} (takes {', '.join(sorted(allowed))})"
+    return None
+
+
+def _hisparse_backends(gpu: Gpu, release: Release, dtype: str) -> set[str]:
+    if gpu.rocm:
+        return {"tilelang", "aiter", "triton"} if release.has("rocm_triton") else {"tilelang", "aiter"}
+    if dtype == "bfloat16":
+        return {"flashmla_sparse"}
+    return {"flashmla_kv", "flashinfer_sparse_mla"} if release.has("hisparse_sm120") else {"flashmla_kv"}
+
+
+def _dsa_row(
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, dtype: str, backends: tuple[str, str]
+) -> Row:
+    lora, rope = model.kv_lora_rank, model.qk_rope_head_dim
+    prefill, decode = backends
+    if release.has("row_by_pd_role") and deployment.disaggregation:
+        prefill = decode = prefill if deployment.disaggregation == "prefill" else decode
+    if dtype == "bfloat16":
+        kind, stored = "bf16", (lora + rope) * 2
+    elif _keeps_fp8_raw(gpu, release, {prefill, decode}):
+        kind, stored = "fp8_raw", lora + rope
+    else:
+        # lora fp8 values, an fp32 scale for each 128 of them, and the rope part in bf16
+        kind, stored = "fp8_packed", lora + lora // 128 * 4 + rope * 2
+    charged = stored if release.has("true_row_charged") or kind == "bf16" else lora + rope
+    page = deployment.page_size if gpu.rocm and deployment.page_size != "auto" else DSA_PAGE
+    name = backends[0] if backends[0] == backends[1] else "/".join(backends)
+    return Row(
+        format=kind, bytes=stored, charged_bytes=charged, attention_backend=name, kv_cache_dtype=dtype, page_tokens=page
+    )  # fmt: skip
+
+
+def _keeps_fp8_raw(gpu: Gpu, release: Release, backends: set[str]) -> bool:
+    if "trtllm" in backends:
+        return release.has("raw_fp8_trtllm")
+    if gpu.rocm:
+        return (
+            ("tilelang" in backends and release.has("raw_fp8_tilelang"))
+            or ("aiter" in backends and release.has("raw_fp8_aiter"))
+            or ("triton" in backends and release.has("rocm_triton"))
+        )
+    return backends == {"tilelang"} and release.has("dsa_dcp")
+
+
+def _mla_row(model: Model, gpu: Gpu, deployment: Deployment) -> Row:
+    backend = deployment.attention_backend
+    if backend not in MLA_BACKENDS:
+        backend = _mla_backend(model, gpu, deployment)
+    dtype = deployment.kv_cache_dtype
+    if dtype == "auto":
+        dtype = "fp8_e4m3" if kv_cache_is_fp8(model.quantization) else "bfloat16"
+    wanted = deployment.page_size
+    pages = MLA_PAGES.get(backend)
+    if pages is not None:
+        page = wanted if wanted != "auto" and wanted in pages else pages[0]
+    else:
+        page = 1 if wanted == "auto" else wanted
+    width = model.kv_lora_rank + model.qk_rope_head_dim
+    stored, kind = (width, "fp8_raw") if dtype == "fp8_e4m3" else (2 * width, "bf16")
+    return Row(
+        format=kind, bytes=stored, charged_bytes=stored, attention_backend=backend, kv_cache_dtype=dtype, page_tokens=page
+    )  # fmt: skip
+
+
+def _mla_backend(model: Model, gpu: Gpu, deployment: Deployment) -> str:
+    """`get_default_attn_backend`, and trtllm_mla for these architectures on SM100."""
+    if gpu.rocm:
+        tp = deployment.tp if isinstance(deployment.tp, int) else 1
+        heads = (model.num_attention_heads or 0) // tp
+        return "aiter" if heads in (16, 128) else "triton"
+    return {9: "fa3", 10: "trtllm_mla"}.get(gpu.capability // 10, "triton")

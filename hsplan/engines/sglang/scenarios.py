@@ -1,0 +1,47 @@
+"""Which scenario a build runs, and how many indexers it then holds."""
+
+from __future__ import annotations
+
+from hsplan.engines.base import SCENARIOS, Launch, Row, Scenario
+from hsplan.engines.sglang.cell import elides
+from hsplan.engines.sglang.releases import Release
+from hsplan.engines.sglang.rows import resolve_row
+from hsplan.families import LayerPlan
+from hsplan.spec import Deployment
+
+
+def launched_scenario(release: Release, deployment: Deployment, plan: LayerPlan, *, offload: bool) -> Scenario:
+    """The scenario that the given flags start; without skip layers there is nothing to elide."""
+    elided = plan.skip_layers > 0 and elides(release, deployment, offload=offload)
+    return next(s for s in SCENARIOS if (s.elided, s.offload) == (elided, offload))
+
+
+def row_of(launch: Launch, scenario: Scenario) -> Row | str:
+    """The row with the scenario's flags, or why the engine refuses them."""
+    return resolve_row(launch.model, launch.gpu, launch.release, launch.loaded.spec.deployment, scenario)
+
+
+def applies(launch: Launch, scenario: Scenario) -> bool:
+    """Whether the build runs the scenario for some choice of the offload flags, all else unchanged."""
+    if scenario.offload and isinstance(row_of(launch, scenario), str):
+        return False
+    if launch.plan.skip_layers == 0:
+        return True  # elided and not elided are the same cache
+    return elides(launch.release, launch.loaded.spec.deployment, offload=scenario.offload) == scenario.elided
+
+
+def indexers_held(release: Release, plan: LayerPlan) -> int:
+    """Indexer modules on the fullest stage: since #30531 only those of owner layers, in every mode."""
+    if not plan.has_indexer:
+        return 0
+    return max(plan.owners_in(*stage) if release.has("elision") else stage[1] - stage[0] for stage in plan.stages)
+
+
+def indexers_priced(launch: Launch, scenario: Scenario) -> int:
+    """Indexers of a scenario: what the build holds where it runs it, else what the scenario's name says."""
+    plan = launch.plan
+    if not plan.has_indexer:
+        return 0
+    if applies(launch, scenario):
+        return indexers_held(launch.release, plan)
+    return max(plan.owners_in(*stage) if scenario.elided else stage[1] - stage[0] for stage in plan.stages)

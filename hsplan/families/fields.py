@@ -1,0 +1,97 @@
+"""Reading config.json fields for a family: types and ranges, unknown names, and what is harmless."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from hsplan.errors import InputError, Problem, UnsupportedError, nearest, shown
+from hsplan.spec.load import Loaded, expected
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+Layers = Annotated[int, Meta(ge=1, le=4096)]
+Dim = Annotated[int, Meta(ge=1, le=2**20)]
+Small = Annotated[int, Meta(ge=0, le=2**20)]
+Tokens = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Freq = Annotated[int, Meta(ge=-(2**31), le=2**31)]
+
+# A field with one of these in its name may change what the cache holds: never ignored when unknown.
+SENSITIVE = re.compile(r"index|kv_|compress|sliding")
+
+HARMLESS = frozenset(
+    """
+    _name_or_path add_cross_attention attention_bias attention_dropout attention_method auto_map aux_loss_alpha
+    bad_words_ids bos_token_id chunk_size_feed_forward dtype eos_token_id ep_size hidden_act head_dim id2label
+    ignore_index image_token_id index_share_for_mtp_iteration indexer_rope_interleave initializer_range is_decoder
+    is_encoder_decoder label2id layer_types media_placeholder_token_id mlp_layer_types model_type
+    moe_layer_freq moe_router_dtype moe_topk mtp_num_layers n_group norm_topk_prob num_experts_per_tok
+    num_key_value_heads output_attentions output_hidden_states pad_token_id pretraining_tp qk_head_dim
+    quantization_config return_dict rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
+    routed_scaling_factor router_aux_loss_coef scoring_func seq_aux tie_word_embeddings topk_group topk_method
+    torch_dtype transformers_version use_cache use_unified_vision_chunk video_placeholder vision_config
+    """.split()
+)
+
+
+def read_fields(struct: type[S], model: Mapping[str, Any], loaded: Loaded) -> tuple[S, tuple[str, ...]]:
+    """
+    `struct` filled from the config fields it names, and the names that were ignored.
+
+    Raises InputError for wrong types and, in a hand-written spec, for unknown names; UnsupportedError for an
+    unknown name in a config.json that may change the cache.
+    """
+    known = struct.__struct_fields__
+    unknown = [key for key in model if key not in known and key not in HARMLESS]
+    if unknown:
+        _refuse(unknown, known, loaded)
+    try:
+        return msgspec.convert({key: model[key] for key in known if key in model}, struct), tuple(unknown)
+    except (msgspec.ValidationError, OverflowError, RecursionError):
+        raise InputError(_problems(struct, model, loaded)) from None
+
+
+def _refuse(unknown: list[str], known: tuple[str, ...], loaded: Loaded) -> None:
+    """Unknown names: an error in a spec, and in a config.json where the cache may depend on them."""
+    names = [*known, *HARMLESS]
+    if not loaded.is_config:
+        problems = [
+            Problem(
+                where=loaded.where(f"model.{shown(key)}"),
+                what=f"unknown model field {shown(key)!r}",
+                remedy=nearest(key, names) if _near(key, names) else "remove it, or check its spelling in config.json",
+            )
+            for key in unknown
+        ]
+        raise InputError(problems)
+    sensitive = [key for key in unknown if SENSITIVE.search(key)]
+    if sensitive:
+        remedy = "its name says that the KV cache may depend on it, so no number would be safe"
+        raise UnsupportedError(
+            [Problem(where=loaded.where(f"model.{key}"), what=f"unknown field {shown(key)!r}", remedy=remedy) for key in sensitive]
+        )
+
+
+def _near(key: object, names: list[str]) -> bool:
+    return nearest(key, names).startswith("did you mean")
+
+
+def _problems(struct: type[msgspec.Struct], model: Mapping[str, Any], loaded: Loaded) -> list[Problem]:
+    problems = []
+    for field in msgspec.structs.fields(struct):
+        place, kind = loaded.where(f"model.{field.name}"), field.type
+        if field.name not in model:
+            if field.required:
+                what = f"`model.{field.name}` is missing"
+                problems.append(Problem(where=loaded.where("model"), what=what, remedy=f"give {expected(kind)}"))
+            continue
+        try:
+            msgspec.convert(model[field.name], kind)
+        except (msgspec.ValidationError, OverflowError, RecursionError):
+            what = f"{field.name} is {shown(model[field.name])}"
+            problems.append(Problem(where=place, what=what, remedy=f"give {expected(kind)}"))
+    return problems

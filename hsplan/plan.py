@@ -1,0 +1,130 @@
+"""The result of planning, and its stable JSON form (`hsplan.plan/1`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from hsplan.capacity import Capacity
+from hsplan.engines import Budget, Interval, Launch, Layout, Pools, Scenario
+from hsplan.version import __version__
+
+SCHEMA = "hsplan.plan/1"
+
+
+class ScenarioPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One scenario: whether the engine runs it, and its numbers.
+
+    `layout`, `budget`, `pools` and `capacity` are None when it is not available; `reason` then says why.
+    """
+
+    scenario: Scenario
+    engine_applies: bool
+    reason: str = ""
+    layout: Layout | None = None
+    budget: Budget | None = None
+    pools: Pools | None = None
+    capacity: Capacity | None = None
+
+    @property
+    def available(self) -> bool:
+        """Whether the scenario has numbers."""
+        return self.pools is not None
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """A deployment priced in all four scenarios. `as_launched` names the one that the given flags start."""
+
+    name: str
+    engine: str
+    launch: Launch
+    as_launched: str
+    scenarios: dict[str, ScenarioPlan]
+    notes: tuple[str, ...]
+    not_modelled: tuple[str, ...]
+
+    @property
+    def launched(self) -> ScenarioPlan:
+        """The scenario as launched; it is always available."""
+        return self.scenarios[self.as_launched]
+
+    @property
+    def fits(self) -> bool:
+        """Whether the deployment as launched starts, keeps running and holds one request."""
+        capacity = self.launched.capacity
+        return capacity is not None and capacity.fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data under the contract `hsplan.plan/1`: bytes and tokens are ints."""
+        launch, plan = self.launch, self.launch.plan
+        owners = plan.owner_ids
+        return {
+            "schema": SCHEMA,
+            "hsplan_version": __version__,
+            "name": self.name,
+            "model": {
+                "family": launch.model.family,
+                "architecture": launch.model.architecture,
+                "layers": len(plan.owners),
+                "index_owner_layers": len(owners),
+                "skip_topk_layers": plan.skip_layers,
+                "index_owner_ids": owners,
+                "ignored_fields": list(launch.model.ignored_fields),
+            },
+            "engine": {"name": self.engine, "release": launch.release.name},
+            "gpu": {"name": launch.gpu.name, "reported_bytes": launch.gpu.reported_bytes, "ranks_per_node": launch.ranks_per_node},
+            "workload": msgspec.to_builtins(launch.loaded.spec.workload),
+            "as_launched": self.as_launched,
+            "scenarios": {name: _scenario(entry, launch) for name, entry in self.scenarios.items()},
+            "notes": list(self.notes),
+            "not_modelled": list(self.not_modelled),
+        }
+
+
+def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
+    head = {"engine_applies": entry.engine_applies, "available": entry.available, "reason": entry.reason or None}
+    layout, budget, pools, capacity = entry.layout, entry.budget, entry.pools, entry.capacity
+    if layout is None or budget is None or pools is None or capacity is None:
+        return head
+    row, stored = layout.row, layout.rates
+    return {
+        **head,
+        "row": {
+            "format": row.format,
+            "bytes": row.bytes,
+            "attention_backend": row.attention_backend,
+            "kv_cache_dtype": row.kv_cache_dtype,
+            "page_tokens": row.page_tokens,
+        },
+        "bytes_per_token": msgspec.to_builtins(stored),
+        "kv_budget_bytes": budget.kv_bytes.best,
+        "kv_budget_bytes_range": _range(budget.kv_bytes),
+        "max_total_num_tokens": pools.tokens.best,
+        "max_total_num_tokens_range": _range(pools.tokens),
+        "logical_tokens": pools.logical_tokens,
+        "max_request_tokens": pools.max_request_tokens,
+        "host_pool_bytes": pools.host_bytes,
+        "blocks": None,
+        "ledger": [msgspec.to_builtins(line) for line in (*budget.lines, *pools.lines)],
+        "concurrency": {
+            "requests": capacity.requests,
+            "binding": capacity.binding,
+            "lift": capacity.lift,
+            "limits": msgspec.to_builtins(capacity.limits),
+        },
+        "headroom_bytes": capacity.headroom_bytes,
+        "fits": capacity.fits,
+        "why_not": capacity.why_not or None,
+        "deployment": {
+            "tokens": pools.tokens.best * launch.data_parallel,
+            "logical_tokens": pools.logical_tokens * launch.data_parallel,
+            "requests": capacity.requests * launch.data_parallel,
+            "host_bytes_per_node": pools.host_bytes * launch.ranks_per_node,
+        },
+    }
+
+
+def _range(interval: Interval) -> list[int]:
+    return [interval.low, interval.high]

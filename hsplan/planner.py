@@ -1,0 +1,73 @@
+"""
+plan(): from a spec to the capacity of a deployment, the whole flow on one screen.
+
+    spec → model and its layers → the engine's answers → per scenario: row and cell → budget → pools → limits
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from hsplan.capacity import capacity_of
+from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
+from hsplan.families import read_model
+from hsplan.plan import Plan, ScenarioPlan
+from hsplan.spec import Loaded, load_spec
+
+SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
+
+
+def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> Plan:
+    """
+    Price a deployment in the four scenarios, as the engine release itself would.
+
+    `spec` is a path (YAML, config.json or a model folder), the name of a shipped spec, or a mapping; `overrides` are
+    leaf keys of the spec (`tp=4`, `kv_budget="134.127GiB"`, `engine="sglang@0.5.17"`) or whole sections. A mapping
+    is read, never changed.
+
+    Raises InputError (exit code 2) for wrong input and UnsupportedError (3) for models, releases and combinations
+    that hsplan does not know.
+    """
+    loaded = load_spec(spec, overrides)
+    model = read_model(loaded)
+    engine = engine_of(loaded)
+    launch = engine.resolve(loaded, model)
+    return Plan(
+        name=loaded.spec.name or model.architecture,
+        engine=engine.name,
+        launch=launch,
+        as_launched=engine.as_launched(launch).name,
+        scenarios={scenario.name: _price(engine, launch, scenario) for scenario in SCENARIOS},
+        notes=(*_notes(loaded, launch),),
+        not_modelled=launch.not_modelled,
+    )
+
+
+def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
+    applies = engine.applies(launch, scenario)
+    layout = engine.layout(launch, scenario)
+    if isinstance(layout, str):
+        return ScenarioPlan(scenario=scenario, engine_applies=False, reason=layout)
+    budget = engine.budget(launch, scenario)
+    pools = engine.pools(launch, scenario, layout, budget)
+    capacity = capacity_of(launch, scenario, layout, budget, pools)
+    return ScenarioPlan(
+        scenario=scenario,
+        engine_applies=applies,
+        reason=SAME_CACHE if scenario.elided and launch.plan.skip_layers == 0 else "",
+        layout=layout,
+        budget=budget,
+        pools=pools,
+        capacity=capacity,
+    )
+
+
+def _notes(loaded: Loaded, launch: Launch) -> list[str]:
+    ignored = launch.model.ignored_fields
+    return [
+        *launch.notes,
+        *(f"not verified against an original: {what}" for what in loaded.unverified),
+        *([f"config fields ignored as harmless: {', '.join(ignored[:8])}"] if ignored else []),
+    ]

@@ -1,0 +1,255 @@
+"""
+From a source and overrides to a checked `Spec`.
+
+The common case is one conversion. Only when it fails is the data walked key by key, so that a user sees
+every problem at once with its line and what would be right.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from hsplan.errors import InputError, Problem, nearest, shown
+from hsplan.spec import source as sources
+from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Spec, leaf_sections
+from hsplan.units import parse_bytes
+
+LEAVES = leaf_sections()
+ROOT_KEYS = Spec.__struct_fields__
+KEYWORDS = ("auto", "here")
+
+
+class Loaded(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A spec with what errors and the weight reader need to know of its origin.
+
+    `where(path)` is the printable place of a key; `is_config` says that `model` is a model's own config.json;
+    `folder` is the model folder; `unverified` what the shipped spec says was not checked against an original.
+    """
+
+    spec: Spec
+    where: Callable[[str], str]
+    is_config: bool
+    folder: Path | None
+    unverified: tuple[str, ...]
+
+
+def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any]) -> Loaded:
+    """
+    Read `spec` (path, shipped name or mapping), lay `overrides` (leaf keys or whole sections) over it, check it.
+
+    Raises InputError with at most ten problems, each with file, line, key and remedy.
+    """
+    source = sources.from_mapping(spec) if isinstance(spec, Mapping) else sources.find(spec)
+    document = source.document
+    data = {"model": document.data, "deployment": {}} if source.is_config else document.data
+    base = Path(document.origin).parent if not isinstance(spec, Mapping) else Path()
+    model_source = source
+    if isinstance(data.get("model"), str):
+        model_source = _model_source(data["model"], base, document.where)
+        data = {**data, "model": _model_of(model_source)}
+    data = _split_engine(_merge(data, overrides) if overrides else data)
+    where = _where(source, model_source, overrides)
+    return Loaded(
+        spec=_resolve_weights_path(_convert(data, where), base),
+        where=where,
+        is_config=model_source.is_config,
+        folder=model_source.folder,
+        unverified=model_source.document.unverified,
+    )
+
+
+def _where(source: sources.Source, model: sources.Source, overrides: Mapping[str, Any]) -> Callable[[str], str]:
+    """Places of keys: options by their flag, model fields in the file they came from."""
+
+    def where(path: str) -> str:
+        leaf = path.rsplit(".", 1)[-1]
+        if leaf in overrides and LEAVES.get(leaf) == path.rpartition(".")[0]:
+            return "--" + leaf.replace("_", "-")
+        if path.startswith("model.") and model.is_config:
+            return model.document.where(path.removeprefix("model."))
+        return (model if path.startswith("model.") else source).document.where(path)
+
+    return where
+
+
+def _model_source(name: str, base: Path, where: Callable[[str], str]) -> sources.Source:
+    beside = base / name
+    try:
+        return sources.find(beside if os.sep in name or beside.exists() else name)
+    except InputError as error:
+        problems = [msgspec.structs.replace(p, where=p.where or where("model")) for p in error.problems]
+        raise InputError(problems) from None
+    except (OSError, ValueError):
+        raise InputError(Problem(where=where("model"), what=f"no model {shown(name)!r}")) from None
+
+
+def _model_of(source: sources.Source) -> Any:
+    if source.is_config:
+        return source.document.data
+    model = source.document.data.get("model")
+    if not isinstance(model, dict):
+        what = "names a spec whose own `model` is no mapping of config.json fields"
+        raise InputError(Problem(where=source.document.where("model"), what=what))
+    return model
+
+
+def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """`data` with the overrides laid over it: a leaf goes into its section, a section is merged by key."""
+    merged = dict(data)
+    for key, value in overrides.items():
+        section = LEAVES.get(key)
+        if section is not None:
+            value = {key: value}
+        elif key in ROOT_KEYS:
+            section = key
+        else:
+            known = [*LEAVES, *ROOT_KEYS]
+            raise InputError(Problem(what=f"unknown option {shown(key)!r}", remedy=nearest(key, known)))
+        old = merged.get(section)
+        keep = isinstance(old, Mapping) and isinstance(value, Mapping) and section not in ("weights", "model")
+        merged[section] = {**old, **value} if keep and old is not None else value
+    return merged
+
+
+def _split_engine(data: dict[str, Any]) -> dict[str, Any]:
+    """`engine: sglang@0.5.17` as engine and release."""
+    deployment = data.get("deployment")
+    if not isinstance(deployment, Mapping) or "@" not in str(deployment.get("engine", "")):
+        return data
+    engine, _, release = str(deployment["engine"]).partition("@")
+    return {**data, "deployment": {**deployment, "engine": engine, "release": release}}
+
+
+def _convert(data: dict[str, Any], where: Callable[[str], str]) -> Spec:
+    try:
+        spec = msgspec.convert(_parse_sizes(data), Spec)
+    except (msgspec.ValidationError, ValueError, OverflowError, RecursionError):
+        problems = list(_problems(data, where))
+        raise InputError(problems or Problem(where=where(""), what="not a valid spec")) from None
+    problems = list(_relations(spec, where))
+    if problems:
+        raise InputError(problems)
+    return spec
+
+
+def _parse_sizes(data: dict[str, Any]) -> dict[str, Any]:
+    """Sizes such as "134.127GiB" as ints; raises ValueError where one cannot be read."""
+    for section, keys in SIZE_KEYS.items():
+        values = data.get(section)
+        if isinstance(values, Mapping):
+            for key in keys:
+                value = values.get(key)
+                if isinstance(value, str) and value not in KEYWORDS:
+                    values = {**values, key: parse_bytes(value)}
+                    data = {**data, section: values}
+    return data
+
+
+def _resolve_weights_path(spec: Spec, base: Path) -> Spec:
+    """A relative `weights.path` is meant from the folder of the spec file."""
+    if spec.weights == "auto" or spec.weights.path is None:
+        return spec
+    path = base / Path(spec.weights.path).expanduser()
+    return msgspec.structs.replace(spec, weights=msgspec.structs.replace(spec.weights, path=str(path)))
+
+
+def _problems(data: Mapping[str, Any], where: Callable[[str], str]) -> Iterator[Problem]:
+    """Everything that is wrong with the keys of `data`, one problem each."""
+    for key in data:
+        if key not in ROOT_KEYS:
+            yield _unknown(key, "", ROOT_KEYS, where)
+    if not isinstance(data.get("model"), dict):
+        remedy = "`model` holds config.json fields, a shipped name or a path"
+        yield Problem(where=where("model"), what="`model` is missing or no mapping", remedy=remedy)
+    if not isinstance(data.get("name"), str | None):
+        yield Problem(where=where("name"), what="`name` is no text", remedy="quote it")
+    for section, struct in SECTIONS.items():
+        values = data.get(section)
+        if isinstance(values, Mapping):
+            yield from _section_problems(section, struct, values, where)
+        elif section == "deployment":
+            yield Problem(where=where(section), what="`deployment` is missing or no mapping", remedy="name a GPU there")
+        elif section in data and not (section == "weights" and values == "auto") and (
+            section != "offload" or values is not None
+        ):
+            yield Problem(where=where(section), what=f"`{section}` is no mapping", remedy=f"write keys under `{section}:`")
+
+
+def _section_problems(
+    section: str, struct: type[msgspec.Struct], values: Mapping[str, Any], where: Callable[[str], str]
+) -> Iterator[Problem]:
+    fields = {field.encode_name: field for field in msgspec.structs.fields(struct)}
+    for key, value in values.items():
+        path = f"{section}.{key}"
+        field = fields.get(key)
+        if field is None:
+            yield _unknown(key, section, tuple(fields), where)
+            continue
+        try:
+            is_size = key in SIZE_KEYS.get(section, ()) and isinstance(value, str) and value not in KEYWORDS
+            msgspec.convert(parse_bytes(value) if is_size else value, field.type)
+        except (msgspec.ValidationError, OverflowError, RecursionError):
+            yield Problem(where=where(path), what=f"{shown(value)!r} is not valid", remedy=f"give {expected(field.type)}")
+        except ValueError as error:
+            yield Problem(where=where(path), what=f"{shown(value)!r} is not a size", remedy=str(error))
+    for key, field in fields.items():
+        if field.required and key not in values:
+            yield Problem(where=where(section), what=f"`{section}.{key}` is missing", remedy=f"give {expected(field.type)}")
+
+
+def _unknown(key: object, section: str, known: tuple[str, ...], where: Callable[[str], str]) -> Problem:
+    path = f"{section}.{key}" if section else shown(key)
+    home = LEAVES.get(key) if isinstance(key, str) else None
+    remedy = f"it belongs under `{home}:`" if home and home != section else nearest(key, known)
+    return Problem(where=where(path), what=f"unknown key {shown(key)!r}", remedy=remedy)
+
+
+def expected(kind: Any) -> str:
+    """The type of a key in words."""
+    info = inspect.type_info(kind)
+    parts = info.types if isinstance(info, inspect.UnionType) else (info,)
+    return " or ".join(filter(None, map(_words, parts)))
+
+
+def _words(info: inspect.Type) -> str:
+    match info:
+        case inspect.LiteralType(values=values):
+            return ", ".join(map(str, values))
+        case inspect.NoneType():
+            return "null"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.StrType():
+            return "a text"
+        case inspect.IntType(ge=low, le=high):
+            return f"a whole number from {low} to {high:,}" if high is not None else "a whole number"
+        case inspect.FloatType(gt=above, lt=below, ge=low, le=high):
+            least = above if above is not None else low
+            most = below if below is not None else high
+            return f"a number {'above' if above is not None else 'from'} {least} to {most:,}"
+        case inspect.ListType():
+            return "[first, end)"
+        case _:
+            return ""
+
+
+def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
+    """Checks that need more than one key."""
+    weights = spec.weights
+    if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:
+        remedy = "give exactly one of checkpoint, bytes_per_rank, path"
+        yield Problem(where=where("weights"), what="`weights` is ambiguous or empty", remedy=remedy)
+    span = spec.deployment.layer_range
+    if span is not None and span[0] >= span[1]:
+        remedy = "write [first, end) with first < end"
+        yield Problem(where=where("deployment.layer_range"), what=f"{span} holds no layer", remedy=remedy)
+    if span is not None and spec.deployment.pp > 1:
+        remedy = "give layer_range for one stage, or pp for all of them"
+        yield Problem(where=where("deployment.layer_range"), what="layer_range and pp together", remedy=remedy)

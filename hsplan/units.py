@@ -1,0 +1,59 @@
+"""Bytes and numbers, in and out. GiB is 2^30 bytes, GB is 10^9 bytes; the two are never mixed up."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
+UNITS = {
+    "": 1, "B": 1,
+    "KIB": KIB, "MIB": MIB, "GIB": GIB, "TIB": TIB,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+}  # fmt: skip
+MAX_BYTES = 2**60
+_QUANTITY = re.compile(r"(\d{1,20}(?:\.\d{1,20})?)\s*([A-Za-z]*)")
+
+
+def parse_bytes(value: int | str) -> int:
+    """
+    Bytes of `134127`, `"134.127GiB"` or `"2 TiB"`; a fraction of a byte is dropped.
+
+    Raises ValueError with the reason: no number, an unknown or ambiguous unit, out of range.
+    """
+    if isinstance(value, int):
+        number = value
+    else:
+        match = _QUANTITY.fullmatch(value.strip())
+        if match is None:
+            raise ValueError('write bytes, or a size such as "134.127GiB" or "2TiB"')
+        unit = match[2].upper()
+        if unit not in UNITS:
+            raise ValueError(f'unknown unit {match[2]!r}: use GiB (2^30 bytes), GB (10^9 bytes), MiB, TiB, …')
+        number = int(Decimal(match[1]) * UNITS[unit])
+    if not 0 <= number <= MAX_BYTES:
+        raise ValueError("must be from 0 to 1 EiB")
+    return number
+
+
+def gib(n_bytes: int, digits: int = 2) -> str:
+    """`n_bytes` in GiB for a reader: `134.13 GiB`."""
+    return f"{n_bytes / GIB:,.{digits}f} GiB"
+
+
+def size(n_bytes: int) -> str:
+    """`n_bytes` in the unit that reads best: B, KiB, MiB, GiB or TiB."""
+    for unit, factor in (("TiB", TIB), ("GiB", GIB), ("MiB", MIB), ("KiB", KIB)):
+        if abs(n_bytes) >= factor:
+            return f"{n_bytes / factor:,.2f} {unit}"
+    return f"{n_bytes} B"
+
+
+def floor_to(tokens: int, page_tokens: int) -> int:
+    """`tokens` rounded down to whole pages."""
+    return tokens // page_tokens * page_tokens
+
+
+def ceil_div(a: int, b: int) -> int:
+    """The least integer not below a / b."""
+    return -(-a // b)

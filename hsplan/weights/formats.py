@@ -1,0 +1,132 @@
+"""
+Number formats of checkpoints: which format a module is in, and how many bytes a matrix takes.
+
+Sources: quantization_config as vLLM, ModelOpt and compressed-tensors write it; byte closures on published checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from hsplan.units import ceil_div
+
+FORMATS = ("bf16", "fp8", "nvfp4", "int4")
+# Modules that the 4-bit checkpoints of these families keep in bf16: all but the routed experts.
+EXPERTS_ONLY = ("lm_head", "*self_attn*", "*shared_experts*", "*.mlp.gate_proj", "*.mlp.down_proj", "*mlps.*")
+MAX_PATTERN = 300
+
+
+class Formats(msgspec.Struct, frozen=True):
+    """`default` is the format of linear layers; modules that match an `excluded` pattern stay bf16."""
+
+    default: str = "bf16"
+    excluded: tuple[str, ...] = ()
+
+    def of(self, module: str) -> str:
+        """Format of a linear layer by its full module name."""
+        return "bf16" if self.default == "bf16" or _is_excluded(module, self.excluded) else self.default
+
+
+def named(checkpoint: str) -> Formats:
+    """The format that `weights: {checkpoint: …}` names; 4-bit ones hold the routed experts only."""
+    return Formats(checkpoint, EXPERTS_ONLY if checkpoint in ("nvfp4", "int4") else ())
+
+
+def of_quantization(config: Any) -> Formats | str:
+    """
+    Formats of a quantization_config, or the reason why its bytes are not known.
+
+    Known: fp8 with 128 × 128 blocks, ModelOpt NVFP4, compressed-tensors int4 with groups of 32.
+    """
+    if config is None:
+        return Formats()
+    if not isinstance(config, Mapping):
+        return "quantization_config is no mapping"
+    method = config.get("quant_method")
+    if method == "fp8" and config.get("weight_block_size") == [128, 128]:
+        return _formats("fp8", config.get("modules_to_not_convert"))
+    algorithm = config.get("quant_algo")
+    if algorithm == "NVFP4" and method in ("modelopt", "modelopt_fp4", None):
+        return _formats("nvfp4", config.get("ignore", config.get("exclude_modules")))
+    if method == "compressed-tensors" and _int4_group_32(config):
+        return _formats("int4", config.get("ignore"))
+    return f"the number format {method or algorithm!r} of quantization_config is not known"
+
+
+def kv_cache_is_fp8(config: Any) -> bool:
+    """Whether a checkpoint asks for an fp8 KV cache (ModelOpt `kv_cache_quant_algo` or `kv_cache_scheme`)."""
+    if not isinstance(config, Mapping):
+        return False
+    scheme = config.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        return scheme.get("type") == "float" and scheme.get("num_bits") == 8
+    return str(scheme or config.get("kv_cache_quant_algo")).upper() in ("FP8", "FLOAT8")
+
+
+def matrix_bytes(number_format: str, rows: int, cols: int) -> int:
+    """
+    Bytes of one rows × cols matrix with its scales.
+
+    fp8: one fp32 scale a 128 × 128 block; nvfp4: an fp8 scale a 16 values and two fp32 scalars; int4: a bf16
+    scale a 32 values and the 16-byte shape tensor.
+    """
+    elements = rows * cols
+    match number_format:
+        case "fp8":
+            return elements + 4 * ceil_div(rows, 128) * ceil_div(cols, 128)
+        case "nvfp4":
+            return ceil_div(elements, 2) + ceil_div(elements, 16) + 8
+        case "int4":
+            return ceil_div(elements, 2) + 2 * ceil_div(elements, 32) + 16
+        case "fp32":
+            return 4 * elements
+        case _:
+            return 2 * elements
+
+
+def _formats(default: str, excluded: Any) -> Formats | str:
+    patterns = excluded or []
+    if not isinstance(patterns, list) or not all(isinstance(p, str) and len(p) <= MAX_PATTERN for p in patterns):
+        return "the list of excluded modules in quantization_config cannot be read"
+    if any(p.startswith("re:") and not _is_simple(p[3:]) for p in patterns):
+        return "an excluded-module pattern of quantization_config is too complex to match safely"
+    return Formats(default, tuple(patterns))
+
+
+def _int4_group_32(config: Mapping[str, Any]) -> bool:
+    groups = config.get("config_groups")
+    weights = [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    return bool(weights) and all(
+        isinstance(w, Mapping) and w.get("num_bits") == 4 and w.get("group_size") == 32 and w.get("type") == "int"
+        for w in weights
+    )
+
+
+def _is_simple(pattern: str) -> bool:
+    """No repeated group and few wildcards: such a regular expression cannot run away on a module name."""
+    if re.search(r"\)[*+?{]", pattern) or len(re.findall(r"[*+{]", pattern)) > 3:
+        return False
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
+
+
+@lru_cache(maxsize=4096)
+def _is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
+    return any(_matches(module, pattern) for pattern in patterns)
+
+
+def _matches(module: str, pattern: str) -> bool:
+    if pattern.startswith("re:"):
+        return re.match(pattern[3:], module) is not None
+    if pattern.count("*") > 3:
+        return False
+    return module == pattern or module.startswith(pattern + ".") or fnmatchcase(module, pattern)
