@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines import Budget, Launch, Layout, Pools, Scenario
+from hsplan.engines import Budget, Launch, Pools, Scenario
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
 from hsplan.units import ceil_div, gib, size
@@ -41,7 +41,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     why_not: str
 
 
-def capacity_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget, pools: Pools) -> Capacity:
+def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools) -> Capacity:
     """Limits, headroom and verdict of one scenario."""
     context = launch.loaded.spec.workload.context
     reserved = ceil_div(context, pools.page_tokens) * pools.page_tokens
@@ -79,9 +79,7 @@ def _host_tokens_that_fit(launch: Launch, pools: Pools) -> int | None:
     return each * pools.host_tokens // pools.host_bytes
 
 
-def _why_not(
-    launch: Launch, pools: Pools, kv_bytes: int, requests: int, headroom: int, *, host_short: bool
-) -> str:
+def _why_not(launch: Launch, pools: Pools, kv_bytes: int, requests: int, headroom: int, *, host_short: bool) -> str:
     """The first reason why the plan does not fit, empty when it does."""
     if kv_bytes <= 0:
         return f"nothing is left for the cache ({gib(kv_bytes)}): weights and the reserve take it all"

@@ -74,7 +74,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "ignored_fields": list(launch.model.ignored_fields),
             },
             "engine": {"name": self.engine, "release": launch.release.name},
-            "gpu": {"name": launch.gpu.name, "reported_bytes": launch.gpu.reported_bytes, "ranks_per_node": launch.ranks_per_node},
+            "gpu": {
+                "name": launch.gpu.name,
+                "reported_bytes": launch.gpu.reported_bytes,
+                "ranks_per_node": launch.ranks_per_node,
+            },
             "workload": msgspec.to_builtins(launch.loaded.spec.workload),
             "as_launched": self.as_launched,
             "scenarios": {name: _scenario(entry, launch) for name, entry in self.scenarios.items()},

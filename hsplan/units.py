@@ -29,7 +29,7 @@ def parse_bytes(value: int | str) -> int:
             raise ValueError('write bytes, or a size such as "134.127GiB" or "2TiB"')
         unit = match[2].upper()
         if unit not in UNITS:
-            raise ValueError(f'unknown unit {match[2]!r}: use GiB (2^30 bytes), GB (10^9 bytes), MiB, TiB, …')
+            raise ValueError(f"unknown unit {match[2]!r}: use GiB (2^30 bytes), GB (10^9 bytes), MiB, TiB, …")
         number = int(Decimal(match[1]) * UNITS[unit])
     if not 0 <= number <= MAX_BYTES:
         raise ValueError("must be from 0 to 1 EiB")

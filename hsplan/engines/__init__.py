@@ -6,7 +6,20 @@ An engine is a folder here and one line in `ENGINES`; it answers the questions o
 
 from __future__ import annotations
 
-from hsplan.engines.base import SCENARIOS, Budget, Engine, Interval, Launch, Layout, Line, Pools, Rates, Row, Scenario, Step
+from hsplan.engines.base import (
+    SCENARIOS,
+    Budget,
+    Engine,
+    Interval,
+    Launch,
+    Layout,
+    Line,
+    Pools,
+    Rates,
+    Row,
+    Scenario,
+    Step,
+)
 from hsplan.engines.sglang import SGLang
 from hsplan.errors import Problem, UnsupportedError, shown
 from hsplan.spec import Loaded
@@ -24,5 +37,7 @@ def engine_of(loaded: Loaded) -> Engine:
     name = loaded.spec.deployment.engine
     if name not in ENGINES:
         remedy = "known: " + ", ".join(ENGINES)
-        raise UnsupportedError(Problem(where=loaded.where("deployment.engine"), what=f"unknown engine {shown(name)!r}", remedy=remedy))
+        raise UnsupportedError(
+            Problem(where=loaded.where("deployment.engine"), what=f"unknown engine {shown(name)!r}", remedy=remedy)
+        )
     return ENGINES[name]

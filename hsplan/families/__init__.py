@@ -35,7 +35,9 @@ def read_model(loaded: Loaded) -> Model:
     names = fields.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         remedy = "config.json names the model class there, such as [GlmMoeDsaForCausalLM]"
-        raise InputError(Problem(where=loaded.where("model.architectures"), what="`architectures` is missing", remedy=remedy))
+        raise InputError(
+            Problem(where=loaded.where("model.architectures"), what="`architectures` is missing", remedy=remedy)
+        )
     family = BY_ARCHITECTURE.get(names[0])
     if family is None:
         raise UnsupportedError(
@@ -81,15 +83,15 @@ def _placed(problem: Problem, loaded: Loaded) -> Problem:
     return Problem(what=problem.what, where=loaded.where(problem.where), remedy=problem.remedy)
 
 
-def _stages(
-    layers: int, stage_sizes: Callable[[int, int], list[int]], loaded: Loaded
-) -> tuple[tuple[int, int], ...]:
+def _stages(layers: int, stage_sizes: Callable[[int, int], list[int]], loaded: Loaded) -> tuple[tuple[int, int], ...]:
     deployment = loaded.spec.deployment
     if deployment.layer_range is not None:
         first, end = deployment.layer_range
         if end > layers:
             what = f"[{first}, {end}) goes past the model's {layers} layers"
-            raise InputError(Problem(where=loaded.where("deployment.layer_range"), what=what, remedy=f"end at {layers}"))
+            raise InputError(
+                Problem(where=loaded.where("deployment.layer_range"), what=what, remedy=f"end at {layers}")
+            )
         return ((first, end),)
     if deployment.pp > layers:
         what = f"{deployment.pp} stages for {layers} layers"

@@ -36,8 +36,12 @@ class Tensor(msgspec.Struct, frozen=True):
         return self.rows * self.cols * self.count
 
 
-class Inventory(msgspec.Struct, frozen=True):
-    """All tensors of a model, and how many units of each kind its whole stack has."""
+class Inventory(msgspec.Struct, frozen=True, eq=False):
+    """
+    All tensors of a model, and how many dense and MTP layers its whole stack has.
+
+    Compared by identity: families cache it by the fields it is made of, so that weights can be cached by it.
+    """
 
     tensors: tuple[Tensor, ...]
     dense_layers: int

@@ -26,6 +26,12 @@ WEIGHT_FIELDS = (
     "hidden_size", "num_attention_heads", "q_lora_rank", "qk_nope_head_dim", "v_head_dim", "first_k_dense_replace",
     "n_routed_experts", "n_shared_experts", "moe_intermediate_size", "intermediate_size", "vocab_size",
 )  # fmt: skip
+INVENTORY_FIELDS = (
+    *WEIGHT_FIELDS, "num_hidden_layers", "kv_lora_rank", "qk_rope_head_dim", "num_nextn_predict_layers",
+    "index_head_dim", "index_n_heads",
+)  # fmt: skip
+MAX_CACHED = 256
+_INVENTORIES: dict[tuple[object, ...], Inventory] = {}
 # DeepSeek's own checkpoints repeat embedding and head in the MTP layer; GLM's do not.
 MTP_COPIES = ("DeepseekV3ForCausalLM", "DeepseekV32ForCausalLM")
 
@@ -91,7 +97,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
         rope_rows=rope_rows(model, fields.max_position_embeddings or 0),
         # The indexer rotates the other way round than the attention unless it is interleaved too.
         rope_caches=2 if is_dsa and not interleaved else 1,
-        inventory=None if missing else _inventory(fields, is_dsa=is_dsa, architecture=architecture),
+        inventory=None if missing else _cached_inventory(fields, is_dsa=is_dsa, architecture=architecture),
         missing=missing,
         quantization=model.get("quantization_config"),
         ignored_fields=ignored,
@@ -153,6 +159,16 @@ def _moe(fields: Fields) -> list[Tensor]:
         *_mlp("mlp.experts.0", h, width, "moe", "expert", experts),
         *(_mlp("mlp.shared_experts", h, shared * width, "moe", "shared") if shared else []),
     ]
+
+
+def _cached_inventory(fields: Fields, *, is_dsa: bool, architecture: str) -> Inventory:
+    """The inventory, built once for each set of the fields that it is made of."""
+    key = (is_dsa, architecture, *(getattr(fields, name) for name in INVENTORY_FIELDS))
+    if key not in _INVENTORIES:
+        if len(_INVENTORIES) >= MAX_CACHED:
+            _INVENTORIES.clear()
+        _INVENTORIES[key] = _inventory(fields, is_dsa=is_dsa, architecture=architecture)
+    return _INVENTORIES[key]
 
 
 def _inventory(fields: Fields, *, is_dsa: bool, architecture: str) -> Inventory:

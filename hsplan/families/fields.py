@@ -26,14 +26,20 @@ SENSITIVE = re.compile(r"index|kv_|compress|sliding")
 HARMLESS = frozenset(
     """
     _name_or_path add_cross_attention attention_bias attention_dropout attention_method auto_map aux_loss_alpha
-    bad_words_ids bos_token_id chunk_size_feed_forward dtype eos_token_id ep_size hidden_act head_dim id2label
-    ignore_index image_token_id index_share_for_mtp_iteration indexer_rope_interleave initializer_range is_decoder
-    is_encoder_decoder label2id layer_types media_placeholder_token_id mlp_layer_types model_type
-    moe_layer_freq moe_router_dtype moe_topk mtp_num_layers n_group norm_topk_prob num_experts_per_tok
-    num_key_value_heads output_attentions output_hidden_states pad_token_id pretraining_tp qk_head_dim
-    quantization_config return_dict rms_norm_eps rope_interleave rope_parameters rope_scaling rope_theta
-    routed_scaling_factor router_aux_loss_coef scoring_func seq_aux tie_word_embeddings topk_group topk_method
-    torch_dtype transformers_version use_cache use_unified_vision_chunk video_placeholder vision_config
+    bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward cross_attention_hidden_size
+    decoder_start_token_id diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id
+    ep_size exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id head_dim
+    hidden_act id2label ignore_index image_token_id index_share_for_mtp_iteration indexer_rope_interleave
+    initializer_range is_decoder is_encoder_decoder label2id layer_types length_penalty max_length
+    media_placeholder_token_id min_length mlp_layer_types model_type moe_layer_freq moe_router_dtype moe_topk
+    mtp_num_layers n_group no_repeat_ngram_size norm_topk_prob num_beam_groups num_beams num_experts_per_tok
+    num_key_value_heads num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
+    pretraining_tp problem_type pruned_heads qk_head_dim quantization_config remove_invalid_values
+    repetition_penalty return_dict return_dict_in_generate rms_norm_eps rope_interleave rope_parameters rope_scaling
+    rope_theta routed_scaling_factor router_aux_loss_coef scoring_func sep_token_id seq_aux suppress_tokens
+    task_specific_params temperature text_config tf_legacy_loss tie_encoder_decoder tie_word_embeddings
+    tokenizer_class top_k top_p topk_group topk_method torch_dtype torchscript transformers_version typical_p
+    use_bfloat16 use_cache use_unified_vision_chunk video_placeholder vision_config
     """.split()
 )
 
@@ -72,7 +78,10 @@ def _refuse(unknown: list[str], known: tuple[str, ...], loaded: Loaded) -> None:
     if sensitive:
         remedy = "its name says that the KV cache may depend on it, so no number would be safe"
         raise UnsupportedError(
-            [Problem(where=loaded.where(f"model.{key}"), what=f"unknown field {shown(key)!r}", remedy=remedy) for key in sensitive]
+            [
+                Problem(where=loaded.where(f"model.{key}"), what=f"unknown field {shown(key)!r}", remedy=remedy)
+                for key in sensitive
+            ]
         )
 
 

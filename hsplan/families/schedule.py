@@ -82,7 +82,9 @@ def _every(fields: Mapping[str, Any], num_layers: int, offset: int | None) -> Ow
 
 def _positive(name: str, value: int) -> None:
     if value <= 0:
-        problem = Problem(where=f"model.{name}", what=f"{name} is {value}", remedy="the engine asserts that it is positive")
+        problem = Problem(
+            where=f"model.{name}", what=f"{name} is {value}", remedy="the engine asserts that it is positive"
+        )
         raise InputError(problem)
 
 

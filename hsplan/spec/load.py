@@ -51,8 +51,9 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
     data = {"model": document.data, "deployment": {}} if source.is_config else document.data
     base = Path(document.origin).parent if not isinstance(spec, Mapping) else Path()
     model_source = source
-    if isinstance(data.get("model"), str):
-        model_source = _model_source(data["model"], base, document.where)
+    named = data.get("model")
+    if isinstance(named, str):
+        model_source = _model_source(named, base, document.where)
         data = {**data, "model": _model_of(model_source)}
     data = _split_engine(_merge(data, overrides) if overrides else data)
     where = _where(source, model_source, overrides)
@@ -105,16 +106,18 @@ def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
     merged = dict(data)
     for key, value in overrides.items():
         section = LEAVES.get(key)
+        laid = value
         if section is not None:
-            value = {key: value}
+            laid = {key: value}
         elif key in ROOT_KEYS:
             section = key
         else:
             known = [*LEAVES, *ROOT_KEYS]
             raise InputError(Problem(what=f"unknown option {shown(key)!r}", remedy=nearest(key, known)))
         old = merged.get(section)
-        keep = isinstance(old, Mapping) and isinstance(value, Mapping) and section not in ("weights", "model")
-        merged[section] = {**old, **value} if keep and old is not None else value
+        if isinstance(old, Mapping) and isinstance(laid, Mapping) and section not in ("weights", "model"):
+            laid = {**old, **laid}
+        merged[section] = laid
     return merged
 
 
@@ -176,10 +179,14 @@ def _problems(data: Mapping[str, Any], where: Callable[[str], str]) -> Iterator[
             yield from _section_problems(section, struct, values, where)
         elif section == "deployment":
             yield Problem(where=where(section), what="`deployment` is missing or no mapping", remedy="name a GPU there")
-        elif section in data and not (section == "weights" and values == "auto") and (
-            section != "offload" or values is not None
+        elif (
+            section in data
+            and not (section == "weights" and values == "auto")
+            and (section != "offload" or values is not None)
         ):
-            yield Problem(where=where(section), what=f"`{section}` is no mapping", remedy=f"write keys under `{section}:`")
+            yield Problem(
+                where=where(section), what=f"`{section}` is no mapping", remedy=f"write keys under `{section}:`"
+            )
 
 
 def _section_problems(
@@ -196,12 +203,16 @@ def _section_problems(
             is_size = key in SIZE_KEYS.get(section, ()) and isinstance(value, str) and value not in KEYWORDS
             msgspec.convert(parse_bytes(value) if is_size else value, field.type)
         except (msgspec.ValidationError, OverflowError, RecursionError):
-            yield Problem(where=where(path), what=f"{shown(value)!r} is not valid", remedy=f"give {expected(field.type)}")
+            yield Problem(
+                where=where(path), what=f"{shown(value)!r} is not valid", remedy=f"give {expected(field.type)}"
+            )
         except ValueError as error:
             yield Problem(where=where(path), what=f"{shown(value)!r} is not a size", remedy=str(error))
     for key, field in fields.items():
         if field.required and key not in values:
-            yield Problem(where=where(section), what=f"`{section}.{key}` is missing", remedy=f"give {expected(field.type)}")
+            yield Problem(
+                where=where(section), what=f"`{section}.{key}` is missing", remedy=f"give {expected(field.type)}"
+            )
 
 
 def _unknown(key: object, section: str, known: tuple[str, ...], where: Callable[[str], str]) -> Problem:

@@ -96,12 +96,14 @@ def _formats(default: str, excluded: Any) -> Formats | str:
         return "the list of excluded modules in quantization_config cannot be read"
     if any(p.startswith("re:") and not _is_simple(p[3:]) for p in patterns):
         return "an excluded-module pattern of quantization_config is too complex to match safely"
-    return Formats(default, tuple(patterns))
+    return Formats(default, tuple(p.removeprefix("language_model.") for p in patterns))
 
 
 def _int4_group_32(config: Mapping[str, Any]) -> bool:
     groups = config.get("config_groups")
-    weights = [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    weights = (
+        [g.get("weights") for g in groups.values() if isinstance(g, Mapping)] if isinstance(groups, Mapping) else []
+    )
     return bool(weights) and all(
         isinstance(w, Mapping) and w.get("num_bits") == 4 and w.get("group_size") == 32 and w.get("type") == "int"
         for w in weights

@@ -1,6 +1,4 @@
-"""
-Weights of a local folder, from the headers of its safetensors files: 8 bytes of length, then JSON. No tensor is read.
-"""
+"""Weights of a local folder, from its safetensors headers: 8 bytes of length, then JSON. No tensor is read."""
 
 from __future__ import annotations
 
@@ -103,9 +101,7 @@ def _tensor_sizes(file: Path) -> list[tuple[str, int]]:
         if not header or len(header) != length:
             raise ValueError("truncated or no safetensors file")
         entries: dict[str, Any] = json.loads(header)
-        return [
-            (name, _span(entry["data_offsets"])) for name, entry in entries.items() if name != "__metadata__"
-        ]
+        return [(name, _span(entry["data_offsets"])) for name, entry in entries.items() if name != "__metadata__"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         what = f"the safetensors header cannot be read: {type(error).__name__}"
         raise InputError(Problem(where=str(file), what=what, remedy="download the file again")) from None

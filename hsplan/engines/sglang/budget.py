@@ -39,7 +39,9 @@ def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
     extra = launch.extra
     weights = extra.weights
     kv = exactly(given)
-    steps = [Step("KV budget", f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}", "deployment.kv_budget")]
+    steps = [
+        Step("KV budget", f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}", "deployment.kv_budget")
+    ]
     indexer = 0 if isinstance(weights, str) else weights.indexer
     fewer = indexers_priced(launch, extra.as_launched) - indexers_priced(launch, scenario)
     if fewer and indexer:
@@ -67,18 +69,15 @@ def _outside_line(launch: Launch) -> Line:
     gpu = launch.gpu
     taken = gpu.reported_bytes - extra.before_weights.best
     formula = f"{gpu.reported_mib:,} MiB reported − {gib(extra.before_weights.best)} free before weights"
-    return Line(name="context, driver, communication", bytes=taken, formula=formula, evidence=before_weights_evidence(gpu.name))
-
-
-def before_weights_evidence(gpu: str) -> str:
-    """Whether a log of this card pins its free memory before weights."""
-    return "engine_log" if gpu in ("h200", "h20", "gb300", "rtx-pro-6000", "mi355x") else "assumed"
+    return Line(
+        name="context, driver, communication", bytes=taken, formula=formula, evidence=before_weights_evidence(gpu.name)
+    )
 
 
 def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) -> Budget:
-    """budget = int(avail − pre × (1 − fraction) − multimodal reserve); every rank takes the least avail."""
+    """Budget = int(avail − pre × (1 − fraction) − multimodal reserve); every rank takes the least avail."""
     extra = launch.extra
-    release, deployment = launch.release, launch.loaded.spec.deployment
+    release = launch.release
     pre, fraction = extra.before_weights, extra.memory.fraction
     indexers = indexers_priced(launch, scenario)
     target = weights.base + indexers * weights.indexer
@@ -94,7 +93,12 @@ def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) 
             formula=f"{weights.formula} + {indexers} indexers × {weights.indexer:,} B",
             evidence="measured" if weights.exact else "engine_code",
         ),
-        Line(name="allocator and loading overhead", bytes=overhead.best, formula="by the logs of four runs", evidence="engine_log"),
+        Line(
+            name="allocator and loading overhead",
+            bytes=overhead.best,
+            formula="by the logs of four runs",
+            evidence="engine_log",
+        ),
     ]
     if weights.draft:
         formula = "MTP layers, and embedding and head of the draft's own"

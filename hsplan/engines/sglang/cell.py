@@ -97,7 +97,9 @@ def rates(
     )
     times = f" × {charged_ratio:g}" if charged_ratio != 1 else ""
     times += f" × dcp {copies}" if copies != 1 else ""
-    formula = f"{row.charged_bytes} × {held} layers + 132 × {charged_index} index layers{times} = {cell:,}{draft_formula}"
+    formula = (
+        f"{row.charged_bytes} × {held} layers + 132 × {charged_index} index layers{times} = {cell:,}{draft_formula}"
+    )
     return result, stored_index, Step("cell, bytes per token", formula, SOURCE.format(release.name))
 
 

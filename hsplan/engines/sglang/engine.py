@@ -8,13 +8,13 @@ from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Scenari
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.cell import rates
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
+from hsplan.engines.sglang.hisparse import hot_buffer
 from hsplan.engines.sglang.launch import Ranks, check_deployment, context_length, ranks_of, stage_sizes
 from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import release_of
 from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
-from hsplan.engines.sglang.hisparse import hot_buffer
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model, layer_plan
 from hsplan.hardware import gpu_named

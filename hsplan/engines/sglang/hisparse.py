@@ -69,12 +69,13 @@ def gpu_lines(
     per_layer = 8 * buffer.tokens + 2 * buffer.slots
     per_request = 8 * buffer.tokens + 8 * (requests.cols + buffer.page_tokens) + layers * per_layer + 8 * top_k
     prefetch = _prefetch_bytes(plan, release, deployment, top_k)
+    shared = per_request + prefetch - layers * per_layer
     total = rows * (per_request + prefetch) + 6 * buffer.slots + 4
     lines = [
         Line(
             name="HiSparse request tables",
             bytes=total,
-            formula=f"{rows:,} requests × ({layers} layers × {per_layer:,} B + {per_request + prefetch - layers * per_layer:,} B)",
+            formula=f"{rows:,} requests × ({layers} layers × {per_layer:,} B + {shared:,} B)",
             evidence="engine_code",
         ),
         Line(
@@ -130,17 +131,23 @@ def notes(release: Release, deployment: Deployment, ratio: float, host_bytes_per
     """What a user should know of a HiSparse plan that is no error."""
     found = []
     if deployment.pp > 1 or deployment.layer_range is not None:
-        found.append("HiSparse with pipeline parallelism: a stage's host pool mixes global and local layer ids (#36331, open)")
+        found.append(
+            "HiSparse with pipeline parallelism: a stage's host pool mixes global and local layer ids (#36331, open)"
+        )
     if deployment.draft_layers and not release.has("draft_times_ratio"):
         found.append(
-            f"HiSparse with draft layers: SGLang {release.name} builds a second coordinator and host pool for the draft; "
-            "neither is in this plan"
+            f"HiSparse with draft layers: SGLang {release.name} builds a second coordinator and host pool for the "
+            "draft; neither is in this plan"
         )
     elif deployment.draft_layers:
-        found.append("HiSparse with draft layers: the engine wants 2 to 4 draft tokens, top-k 1, and no more requests than slots")
+        found.append(
+            "HiSparse with draft layers: the engine wants 2 to 4 draft tokens, top-k 1, and no more requests than slots"
+        )
     if ratio != int(ratio):
         found.append(f"SGLang takes whole host_to_device_ratio only; {ratio:g} is a what-if, D·r is floored")
     if host_bytes_per_node > TIB // 2:
         minutes = host_bytes_per_node / PIN_BYTES_PER_S / 60
-        found.append(f"pinning {host_bytes_per_node / 10**9:,.0f} GB of host memory takes up to {minutes:,.0f} min at 1 GB/s")
+        found.append(
+            f"pinning {host_bytes_per_node / 10**9:,.0f} GB of host memory takes up to {minutes:,.0f} min at 1 GB/s"
+        )
     return found

@@ -36,29 +36,39 @@ def stage_sizes(layers: int, pp: int) -> list[int]:
 def ranks_of(loaded: Loaded) -> Ranks:
     """Fill `tp` and `gpus` from each other; raises InputError when ranks do not fill gpus × nodes."""
     deployment = loaded.spec.deployment
-    tp, gpus, nodes, pp = deployment.tp, deployment.gpus, deployment.nodes, deployment.pp
-    if tp == "auto":
-        if gpus == "auto":
-            remedy = "give tp, or gpus (a node)"
-            raise InputError(Problem(where=loaded.where("deployment.tp"), what="the number of GPUs is not known", remedy=remedy))
-        tp = max(gpus * nodes // pp, 1)
-    if gpus == "auto":
-        gpus = max(tp * pp // nodes, 1)
+    nodes, pp = deployment.nodes, deployment.pp
+    tp, gpus = _tp_and_gpus(loaded)
     if tp * pp != gpus * nodes:
         what = f"tp {tp} × pp {pp} = {tp * pp} ranks do not fill {nodes} × {gpus} GPUs"
         raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy="let tp × pp = gpus × nodes"))
     groups = deployment.dp_attention * deployment.cp
     if tp % groups:
         what = f"tp {tp} is not divisible by dp_attention {deployment.dp_attention} × cp {deployment.cp}"
-        raise InputError(Problem(where=loaded.where("deployment.dp_attention"), what=what, remedy=f"use a divisor of {tp}"))
+        raise InputError(
+            Problem(where=loaded.where("deployment.dp_attention"), what=what, remedy=f"use a divisor of {tp}")
+        )
     ep = deployment.ep if deployment.moe_a2a_backend == "none" else tp
     if tp % ep:
         what = f"tp {tp} is not divisible by ep {ep}"
         raise InputError(Problem(where=loaded.where("deployment.ep"), what=what, remedy=f"use a divisor of {tp}"))
     if (tp // groups) % deployment.dcp:
         what = f"attention TP {tp // groups} is not divisible by dcp {deployment.dcp}"
-        raise InputError(Problem(where=loaded.where("deployment.dcp"), what=what, remedy=f"use a divisor of {tp // groups}"))
+        raise InputError(
+            Problem(where=loaded.where("deployment.dcp"), what=what, remedy=f"use a divisor of {tp // groups}")
+        )
     return Ranks(tp=tp, per_node=gpus, attention_tp=tp // groups, ep=ep)
+
+
+def _tp_and_gpus(loaded: Loaded) -> tuple[int, int]:
+    """Tensor-parallel size and GPUs of a node, each from the other when only one is given."""
+    deployment = loaded.spec.deployment
+    tp, gpus, nodes, pp = deployment.tp, deployment.gpus, deployment.nodes, deployment.pp
+    if tp != "auto":
+        return tp, gpus if gpus != "auto" else max(tp * pp // nodes, 1)
+    if gpus != "auto":
+        return max(gpus * nodes // pp, 1), gpus
+    what, remedy = "the number of GPUs is not known", "give tp, or gpus (of a node)"
+    raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy=remedy))
 
 
 def context_length(loaded: Loaded, model: Model) -> tuple[int, list[str]]:
@@ -68,7 +78,9 @@ def context_length(loaded: Loaded, model: Model) -> tuple[int, list[str]]:
     notes = []
     if given != "auto" and native is not None and given > native:
         what = f"{given:,} tokens, but the model has {native:,} positions"
-        raise InputError(Problem(where=loaded.where("deployment.max_model_len"), what=what, remedy=f"give at most {native}"))
+        raise InputError(
+            Problem(where=loaded.where("deployment.max_model_len"), what=what, remedy=f"give at most {native}")
+        )
     length = native if given == "auto" else given
     if length is None:
         length = context
@@ -98,7 +110,9 @@ def _foreign_keys(loaded: Loaded) -> Iterator[Problem]:
     for key in VLLM_KEYS:
         if getattr(deployment, key) != getattr(Deployment, key, None) and getattr(deployment, key) != _default(key):
             remedy = "use dp_attention" if key == "dp" else "leave it out"
-            yield Problem(where=loaded.where(f"deployment.{key}"), what=f"{key} is a key of vLLM, not of SGLang", remedy=remedy)
+            yield Problem(
+                where=loaded.where(f"deployment.{key}"), what=f"{key} is a key of vLLM, not of SGLang", remedy=remedy
+            )
     if deployment.swa_full_tokens_ratio is not None:
         where = loaded.where("deployment.swa_full_tokens_ratio")
         yield Problem(where=where, what="this model has no sliding-window layers", remedy="leave it out")
@@ -121,11 +135,15 @@ def _unsupported(loaded: Loaded, model: Model, release: Release) -> Problem | No
         remedy = "`hsplan specs show` draws its layer plan; the engine cannot load it"
         return Problem(where=loaded.where("model.architectures"), what=what, remedy=remedy)
     if model.family == "longcat" and deployment.pp > 1:
-        return Problem(where=loaded.where("deployment.pp"), what="SGLang does not split LongCat's pool over pipeline stages")
+        return Problem(
+            where=loaded.where("deployment.pp"), what="SGLang does not split LongCat's pool over pipeline stages"
+        )
     if deployment.dcp > 1 and model.index_topk is not None:
         where = loaded.where("deployment.dcp")
         if not release.has("dsa_dcp"):
-            return Problem(where=where, what=f"SGLang {release.name} has no DCP for DSA models", remedy="from 0.5.22 on")
+            return Problem(
+                where=where, what=f"SGLang {release.name} has no DCP for DSA models", remedy="from 0.5.22 on"
+            )
         if deployment.hierarchical_cache or deployment.disaggregation:
             return Problem(where=where, what="SGLang refuses DCP with HiCache or PD disaggregation for DSA models")
     if model.index_topk is not None and deployment.attention_backend not in (*DSA_BACKENDS, "auto"):
@@ -141,7 +159,9 @@ def _check_index(loaded: Loaded, model: Model) -> None:
         return
     if model.index_head_dim is None:
         what = "`model.index_head_dim` is missing"
-        raise InputError(Problem(where=loaded.where("model"), what=what, remedy="give it as in config.json, usually 128"))
+        raise InputError(
+            Problem(where=loaded.where("model"), what=what, remedy="give it as in config.json, usually 128")
+        )
     if model.index_head_dim != 128:
         what = f"index_head_dim is {model.index_head_dim}; the engine asserts 128"
         raise UnsupportedError(Problem(where=loaded.where("model.index_head_dim"), what=what))

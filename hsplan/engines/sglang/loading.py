@@ -14,7 +14,7 @@ import msgspec
 
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.errors import InputError, Problem
-from hsplan.families import LayerPlan, Model, Tensor, Unit, unit_counts
+from hsplan.families import Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 from hsplan.units import ceil_div, gib
@@ -104,16 +104,15 @@ def weights_of_rank(
             (_from_folder(read_folder(folder, model, stage), model, shards, stage, gpu) for stage in plan.stages),
             key=lambda found: found.base,
         )
-    formats = named(weights.checkpoint) if weights != "auto" and weights.checkpoint else of_quantization(model.quantization)
+    formats = (
+        named(weights.checkpoint) if weights != "auto" and weights.checkpoint else of_quantization(model.quantization)
+    )
     if isinstance(formats, str):
         return formats
     if model.inventory is None:
         return "the spec lacks " + ", ".join(model.missing)
     _check_divisible(loaded, model, shards)
-    return max(
-        (_from_inventory(model, plan, stage, formats, gpu, shards, spec.deployment) for stage in plan.stages),
-        key=lambda found: found.base,
-    )
+    return _fullest(model, plan, formats, gpu, shards, spec.deployment.draft_layers)
 
 
 def _given(
@@ -123,7 +122,7 @@ def _given(
     formats = of_quantization(model.quantization)
     indexer = draft = 0
     if not isinstance(formats, str) and model.inventory is not None:
-        found = _from_inventory(model, plan, plan.stages[0], formats, gpu, shards, deployment)
+        found = _fullest(model, plan, formats, gpu, shards, deployment.draft_layers)
         indexer, draft = found.indexer, found.draft
     base = max(total - indexer * held_indexers, 0)
     return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=f"given: {gib(total)}")
@@ -195,6 +194,41 @@ def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu) -> int:
     return sum(matrix_bytes(_engine_format(t, model, formats, gpu, 0), t.rows, t.cols) for t in owner)
 
 
+def _fullest(
+    model: Model, plan: LayerPlan, formats: Formats, gpu: Gpu, shards: Shards, draft_layers: int
+) -> RankWeights:
+    """Weights of the stage that holds most, from the inventory; cached by all that they depend on."""
+    sizes = _Sizes(
+        inventory=model.inventory,
+        layers=model.num_attention_layers,
+        indexer_fused=model.indexer_fused,
+        multimodal=model.multimodal,
+        absorbed_elements=model.absorbed_elements,
+        rope_bytes=model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
+    )
+    key = (sizes, plan.stages, formats, gpu.rocm, shards, draft_layers)
+    if key not in _CACHE:
+        if len(_CACHE) >= 1024:
+            _CACHE.clear()
+        found = (_from_inventory(model, plan, stage, formats, gpu, shards, draft_layers) for stage in plan.stages)
+        _CACHE[key] = max(found, key=lambda weights: weights.base)
+    return _CACHE[key]
+
+
+class _Sizes(msgspec.Struct, frozen=True):
+    """What of a model its weight bytes depend on."""
+
+    inventory: Inventory | None
+    layers: int
+    indexer_fused: bool
+    multimodal: bool
+    absorbed_elements: int
+    rope_bytes: int
+
+
+_CACHE: dict[tuple[object, ...], RankWeights] = {}
+
+
 def _from_inventory(
     model: Model,
     plan: LayerPlan,
@@ -202,7 +236,7 @@ def _from_inventory(
     formats: Formats,
     gpu: Gpu,
     shards: Shards,
-    deployment: Deployment,
+    draft_layers: int,
 ) -> RankWeights:
     inventory = model.inventory
     assert inventory is not None  # noqa: S101
@@ -219,14 +253,12 @@ def _from_inventory(
         number_format = _engine_format(tensor, model, formats, gpu, layer_of.get(tensor.unit, stage[0]))
         size = _tensor_rank_bytes(tensor, number_format, shards)
         if tensor.unit == "mtp":
-            draft += size * deployment.draft_layers
+            draft += size * draft_layers
         else:
-            group = tensor.shard if tensor.shard != "replicated" else "replicated"
-            groups[group] = groups.get(group, 0) + size * count
-    layers = stage[1] - stage[0]
-    groups |= _extras(model, gpu, shards, formats, layers)
-    if deployment.draft_layers:
-        draft += _draft_extras(inventory.tensors, model, gpu, shards, formats, deployment)
+            groups[tensor.shard] = groups.get(tensor.shard, 0) + size * count
+    groups |= _extras(model, gpu, shards, formats, stage[1] - stage[0])
+    if draft_layers:
+        draft += _draft_extras(inventory.tensors, model, gpu, shards, formats, draft_layers)
     return RankWeights(
         base=sum(groups.values()),
         indexer=_indexer_bytes(model, formats, gpu),
@@ -254,16 +286,18 @@ def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats | N
 
 
 def _draft_extras(
-    tensors: Iterable[Tensor], model: Model, gpu: Gpu, shards: Shards, formats: Formats, deployment: Deployment
+    tensors: Iterable[Tensor], model: Model, gpu: Gpu, shards: Shards, formats: Formats, draft_layers: int
 ) -> int:
     """Embedding and head of the draft's own, released only after the pool is sized, and its absorbed copies."""
-    copies = sum(_tensor_rank_bytes(t, "bf16", shards) for t in tensors if t.unit in ("first", "last") and t.shard != "replicated")
-    return copies + _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
+    copies = sum(
+        _tensor_rank_bytes(t, "bf16", shards)
+        for t in tensors
+        if t.unit in ("first", "last") and t.shard != "replicated"
+    )
+    return copies + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
 
 
-def _from_folder(
-    found: FolderWeights, model: Model, shards: Shards, stage: tuple[int, int], gpu: Gpu
-) -> RankWeights:
+def _from_folder(found: FolderWeights, model: Model, shards: Shards, stage: tuple[int, int], gpu: Gpu) -> RankWeights:
     groups = {shard: ceil_div(size, shards.of(shard)) for shard, size in found.main.items()}
     groups |= _extras(model, gpu, shards, None, stage[1] - stage[0])
     draft = sum(ceil_div(size, shards.of(shard)) for shard, size in found.draft.items())

@@ -6,7 +6,7 @@ Ranges come from the logs named here. Constants of the engine carry their source
 
 from __future__ import annotations
 
-from hsplan.engines.base import Interval, Launch, Layout, Line, Scenario
+from hsplan.engines.base import Evidence, Interval, Launch, Layout, Line, Scenario
 from hsplan.engines.sglang.fraction import MemorySettings, draft_tokens
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.requests import Requests, is_speculative
@@ -42,7 +42,7 @@ def before_weights(gpu: Gpu, deployment: Deployment, ranks: Ranks) -> Interval:
     return Interval(total - int(high * GIB), total - int(best * GIB), total - int(low * GIB))
 
 
-def before_weights_evidence(gpu: str) -> str:
+def before_weights_evidence(gpu: str) -> Evidence:
     """Whether a log of this card pins its free memory before weights."""
     return "engine_log" if gpu in LOGGED_GPUS else "assumed"
 
@@ -80,7 +80,9 @@ def after_pool_lines(
     workspace = _workspace_bytes(launch, layout)
     if workspace:
         name = layout.row.attention_backend
-        lines.append(Line(name="attention workspace", bytes=workspace, formula=f"backend {name}", evidence="engine_code"))
+        lines.append(
+            Line(name="attention workspace", bytes=workspace, formula=f"backend {name}", evidence="engine_code")
+        )
     if deployment.disaggregation != "prefill" and settings.max_bs:
         lines.append(_graph_line(launch, requests, scenario, settings))
     chunk = settings.chunk_tokens // deployment.dp_attention

@@ -16,7 +16,7 @@ def ratio_of(launch: Launch, scenario: Scenario) -> float:
 
 
 def _tokens(budget_bytes: int, layout: Layout, max_total_tokens: int | None) -> int:
-    """budget // cell in whole pages, never above --max-total-tokens."""
+    """Budget // cell in whole pages, never above --max-total-tokens."""
     page = layout.row.page_tokens
     tokens = floor_to(max(budget_bytes, 0) // layout.rates.charged, page)
     return tokens if max_total_tokens is None else floor_to(min(tokens, max_total_tokens), page)

@@ -30,7 +30,9 @@ def is_speculative(deployment: Deployment) -> bool:
     return deployment.draft_layers > 0 or deployment.num_speculative_tokens > 0
 
 
-def requests_of(deployment: Deployment, release: Release, *, tokens: int, context_len: int, page_tokens: int) -> Requests:
+def requests_of(
+    deployment: Deployment, release: Release, *, tokens: int, context_len: int, page_tokens: int
+) -> Requests:
     """`tokens` are the device tokens of the rank; `context_len` the engine's own context length."""
     given = deployment.max_running_requests
     dp = deployment.dp_attention

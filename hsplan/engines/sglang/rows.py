@@ -15,24 +15,33 @@ from hsplan.spec import Deployment
 from hsplan.weights import kv_cache_is_fp8
 
 DSA_BACKENDS = frozenset(
-    "aiter fa3 flashinfer_sparse_mla flashmla_auto flashmla_kv flashmla_sparse flashmla_sparse_q8 tilelang triton trtllm".split()
+    (
+        "aiter fa3 flashinfer_sparse_mla flashmla_auto flashmla_kv flashmla_sparse flashmla_sparse_q8 tilelang triton "
+        "trtllm"
+    ).split()
 )
 MLA_BACKENDS = frozenset(
     "aiter cutedsl_mla cutlass_mla fa3 fa4 flashinfer flashmla tokenspeed_mla triton trtllm_mla".split()
 )
 # Page sizes that a backend forces; the others take the user's, 1 when unset.
-MLA_PAGES = {"flashmla": (64,), "trtllm_mla": (64, 32), "cutedsl_mla": (64, 32), "tokenspeed_mla": (64, 32), "cutlass_mla": (128,)}
+MLA_PAGES = {
+    "flashmla": (64,),
+    "trtllm_mla": (64, 32),
+    "cutedsl_mla": (64, 32),
+    "tokenspeed_mla": (64, 32),
+    "cutlass_mla": (128,),
+}
 DSA_PAGE = 64
 
 
 def resolve_row(
-    model: Model, gpu: Gpu, release: Release, deployment: Deployment, scenario: Scenario
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, scenario: Scenario, attention_tp: int
 ) -> Row | str:
     """The row with the scenario's flags, or the reason why the engine refuses to start with them."""
     if model.index_topk is None:
         if scenario.offload:
             return "HiSparse needs a model with a top-k indexer (DSA)"
-        return _mla_row(model, gpu, deployment)
+        return _mla_row(model, gpu, deployment, attention_tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
         dtype = "fp8_e4m3" if gpu.capability >= 100 else "bfloat16"
@@ -127,10 +136,9 @@ def _keeps_fp8_raw(gpu: Gpu, release: Release, backends: set[str]) -> bool:
     return backends == {"tilelang"} and release.has("dsa_dcp")
 
 
-def _mla_row(model: Model, gpu: Gpu, deployment: Deployment) -> Row:
-    backend = deployment.attention_backend
-    if backend not in MLA_BACKENDS:
-        backend = _mla_backend(model, gpu, deployment)
+def _mla_row(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) -> Row:
+    given = deployment.attention_backend
+    backend = given if given in MLA_BACKENDS else _mla_backend(model, gpu, attention_tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
         dtype = "fp8_e4m3" if kv_cache_is_fp8(model.quantization) else "bfloat16"
@@ -143,14 +151,18 @@ def _mla_row(model: Model, gpu: Gpu, deployment: Deployment) -> Row:
     width = model.kv_lora_rank + model.qk_rope_head_dim
     stored, kind = (width, "fp8_raw") if dtype == "fp8_e4m3" else (2 * width, "bf16")
     return Row(
-        format=kind, bytes=stored, charged_bytes=stored, attention_backend=backend, kv_cache_dtype=dtype, page_tokens=page
-    )  # fmt: skip
+        format=kind,
+        bytes=stored,
+        charged_bytes=stored,
+        attention_backend=backend,
+        kv_cache_dtype=dtype,
+        page_tokens=page,
+    )
 
 
-def _mla_backend(model: Model, gpu: Gpu, deployment: Deployment) -> str:
+def _mla_backend(model: Model, gpu: Gpu, attention_tp: int) -> str:
     """`get_default_attn_backend`, and trtllm_mla for these architectures on SM100."""
     if gpu.rocm:
-        tp = deployment.tp if isinstance(deployment.tp, int) else 1
-        heads = (model.num_attention_heads or 0) // tp
-        return "aiter" if heads in (16, 128) else "triton"
+        heads = (model.num_attention_heads or 0) // attention_tp
+        return "aiter" if heads in {16, 128} else "triton"
     return {9: "fa3", 10: "trtllm_mla"}.get(gpu.capability // 10, "triton")

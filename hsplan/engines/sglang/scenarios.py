@@ -18,7 +18,9 @@ def launched_scenario(release: Release, deployment: Deployment, plan: LayerPlan,
 
 def row_of(launch: Launch, scenario: Scenario) -> Row | str:
     """The row with the scenario's flags, or why the engine refuses them."""
-    return resolve_row(launch.model, launch.gpu, launch.release, launch.loaded.spec.deployment, scenario)
+    attention_tp = launch.extra.ranks.attention_tp
+    deployment = launch.loaded.spec.deployment
+    return resolve_row(launch.model, launch.gpu, launch.release, deployment, scenario, attention_tp)
 
 
 def applies(launch: Launch, scenario: Scenario) -> bool:
