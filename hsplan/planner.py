@@ -34,13 +34,15 @@ def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> 
     model = read_model(loaded)
     engine = engine_of(loaded)
     launch = engine.resolve(loaded, model)
+    as_launched = engine.as_launched(launch).name
+    scenarios = {scenario.name: _price(engine, launch, scenario) for scenario in SCENARIOS}
     return Plan(
         name=loaded.spec.name or model.architecture,
         engine=engine.name,
         launch=launch,
-        as_launched=engine.as_launched(launch).name,
-        scenarios={scenario.name: _price(engine, launch, scenario) for scenario in SCENARIOS},
-        notes=(*_notes(loaded, launch),),
+        as_launched=as_launched,
+        scenarios=scenarios,
+        notes=(*_notes(loaded, launch), *_pool_notes(scenarios[as_launched])),
         not_modelled=launch.not_modelled,
     )
 
@@ -62,6 +64,10 @@ def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
         pools=pools,
         capacity=capacity,
     )
+
+
+def _pool_notes(entry: ScenarioPlan) -> tuple[str, ...]:
+    return entry.pools.notes if entry.pools is not None else ()
 
 
 def _notes(loaded: Loaded, launch: Launch) -> list[str]:

@@ -136,6 +136,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     hot_buffer_tokens: int = 0
     lines: tuple[Line, ...] = ()
     steps: tuple[Step, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Line
+from hsplan.engines.base import Launch, Layout, Line
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.releases import Release
 from hsplan.engines.sglang.requests import Requests
@@ -54,21 +54,47 @@ def hot_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: int)
     return HotBuffer(slots, page_tokens)
 
 
-def gpu_lines(
-    model: Model,
-    plan: LayerPlan,
-    release: Release,
-    deployment: Deployment,
-    stage: tuple[int, int],
-    requests: Requests,
-    buffer: HotBuffer,
-    logical_tokens: int,
-) -> list[Line]:
+class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """What offload adds: device tokens that a request keeps, the host pool of one rank, ledger lines and notes."""
+
+    hot_tokens: int = 0
+    host_tokens: int = 0
+    host_bytes: int = 0
+    lines: tuple[Line, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def offload_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int, ratio: float) -> Offloaded:
+    """Host pool and tables of a layout that HiSparse takes."""
+    page, row_bytes = layout.row.page_tokens, layout.row.bytes
+    buffer = hot_buffer(launch.loaded, launch.model, launch.release, page)
+    assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
+    layers = layout.stage[1] - layout.stage[0]
+    host_tokens, host_bytes = host_pool(logical_tokens, page, row_bytes, layers)
+    host_line = Line(
+        name="host KV pool",
+        bytes=host_bytes,
+        place="host",
+        formula=f"{host_tokens:,} tokens × {row_bytes} B × {layers} layers, pinned, a copy on every rank",
+        evidence="engine_code",
+    )
+    deployment = launch.loaded.spec.deployment
+    return Offloaded(
+        hot_tokens=buffer.tokens,
+        host_tokens=host_tokens,
+        host_bytes=host_bytes,
+        lines=(*gpu_lines(launch, layout, requests, buffer, logical_tokens), host_line),
+        notes=tuple(_notes(launch.release, deployment, ratio, host_bytes * launch.ranks_per_node)),
+    )
+
+
+def gpu_lines(launch: Launch, layout: Layout, requests: Requests, buffer: HotBuffer, logical_tokens: int) -> list[Line]:
     """Request tables, index buffers and the logical-to-device map: none of it is in the cell."""
-    layers, top_k, rows = stage[1] - stage[0], model.index_topk or 0, requests.rows
+    release, deployment = launch.release, launch.loaded.spec.deployment
+    layers, top_k, rows = layout.stage[1] - layout.stage[0], launch.model.index_topk or 0, requests.rows
     per_layer = 8 * buffer.tokens + 2 * buffer.slots
     per_request = 8 * buffer.tokens + 8 * (requests.cols + buffer.page_tokens) + layers * per_layer + 8 * top_k
-    prefetch = _prefetch_bytes(plan, release, deployment, top_k)
+    prefetch = _prefetch_bytes(launch.plan, layers, release, deployment, top_k)
     shared = per_request + prefetch - layers * per_layer
     total = rows * (per_request + prefetch) + 6 * buffer.slots + 4
     lines = [
@@ -92,9 +118,9 @@ def gpu_lines(
     return lines
 
 
-def _prefetch_bytes(plan: LayerPlan, release: Release, deployment: Deployment, top_k: int) -> int:
+def _prefetch_bytes(plan: LayerPlan, layers: int, release: Release, deployment: Deployment, top_k: int) -> int:
     """The miss plan that skip layers replay, per request."""
-    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or deployment.pp > 1:
+    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or layers != len(plan.owners):
         return 0
     drafts = draft_tokens(deployment)
     if drafts > 1 and not release.has("draft_times_ratio"):
@@ -127,7 +153,7 @@ def host_pool(logical_tokens: int, page_tokens: int, row_bytes: int, layers: int
     return tokens, tokens * row_bytes * layers
 
 
-def notes(release: Release, deployment: Deployment, ratio: float, host_bytes_per_node: int) -> list[str]:
+def _notes(release: Release, deployment: Deployment, ratio: float, host_bytes_per_node: int) -> list[str]:
     """What a user should know of a HiSparse plan that is no error."""
     found = []
     if deployment.pp > 1 or deployment.layer_range is not None:

@@ -186,6 +186,13 @@ def _tensor_rank_bytes(tensor: Tensor, number_format: str, shards: Shards) -> in
     return matrix_bytes(number_format, rows, cols) * count
 
 
+def _group_index_bytes(tensor: Tensor, shards: Shards) -> int:
+    """The int32 group indices that ROCm's Triton int4 experts keep: one a column (73.58 GiB of an MI355X log)."""
+    cols = tensor.cols if tensor.split == "rows" else ceil_div(tensor.cols, shards.moe_tp)
+    per_matrix = 4 * cols * (1 if tensor.split == "rows" else 2)
+    return per_matrix * ceil_div(tensor.count, shards.ep)
+
+
 def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu) -> int:
     """One owner layer's indexer on one rank: replicated."""
     if model.inventory is None:
@@ -252,6 +259,8 @@ def _from_inventory(
             continue
         number_format = _engine_format(tensor, model, formats, gpu, layer_of.get(tensor.unit, stage[0]))
         size = _tensor_rank_bytes(tensor, number_format, shards)
+        if gpu.rocm and number_format == "int4":
+            size += _group_index_bytes(tensor, shards)
         if tensor.unit == "mtp":
             draft += size * draft_layers
         else:

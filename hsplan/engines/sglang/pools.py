@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hsplan.engines.base import Budget, Launch, Layout, Line, Pools, Scenario, Step
-from hsplan.engines.sglang import hisparse
+from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, offload_of
 from hsplan.engines.sglang.memory import after_pool_lines
-from hsplan.engines.sglang.requests import requests_of
+from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.spec import Offload
 from hsplan.units import floor_to
 
@@ -23,49 +23,46 @@ def _tokens(budget_bytes: int, layout: Layout, max_total_tokens: int | None) -> 
 
 
 def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
-    spec, row, stored = launch.loaded.spec, layout.row, layout.rates
-    deployment, release = spec.deployment, launch.release
+    """Tokens of the budget, and every tensor and table that is then allocated."""
+    row, deployment, release = layout.row, launch.loaded.spec.deployment, launch.release
     tokens = budget.kv_bytes.map(lambda b: _tokens(b, layout, deployment.max_total_tokens))
     ratio = ratio_of(launch, scenario)
     logical = int(tokens.best * ratio) * deployment.dcp
-    requests = requests_of(
-        deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=row.page_tokens
+    page = row.page_tokens * deployment.dcp
+    requests = requests_of(deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=page)
+    offloaded = offload_of(launch, layout, requests, logical, ratio) if scenario.offload else Offloaded()
+    lines = (
+        *_pool_lines(launch, scenario, layout, tokens.best, ratio),
+        *offloaded.lines,
+        *after_pool_lines(launch, requests, layout, scenario, launch.extra.memory),
     )
-    lines = _pool_lines(launch, scenario, layout, tokens.best, ratio)
-    host_tokens = host_bytes = hot_tokens = 0
-    if scenario.offload:
-        buffer = hisparse.hot_buffer(launch.loaded, launch.model, release, row.page_tokens)
-        assert isinstance(buffer, hisparse.HotBuffer)  # noqa: S101 - layout() refused the rest
-        hot_tokens = buffer.tokens
-        layers = layout.stage[1] - layout.stage[0]
-        host_tokens, host_bytes = hisparse.host_pool(logical, row.page_tokens, row.bytes, layers)
-        lines += hisparse.gpu_lines(
-            launch.model, launch.plan, release, deployment, layout.stage, requests, buffer, logical
-        )
-        formula = f"{host_tokens:,} tokens × {row.bytes} B × {layers} layers, pinned, a copy on every rank"
-        lines.append(Line(name="host KV pool", bytes=host_bytes, place="host", formula=formula, evidence="engine_code"))
-    lines += after_pool_lines(launch, requests, layout, scenario, launch.extra.memory)
-    steps = (
-        Step(
-            "device tokens",
-            f"{budget.kv_bytes.best:,} B // {stored.charged:,} B in pages of {row.page_tokens} = {tokens.best:,}",
-            f"SGLang {release.name}: config_from_budget",
-        ),
-        Step("request cap of a rank", requests.formula, f"SGLang {release.name}: resolve_max_num_reqs"),
-    )
-    limited = scenario.offload and not release.has("logical_request_cap")
+    device_capped = scenario.offload and not release.has("logical_request_cap")
     return Pools(
         tokens=tokens,
         logical_tokens=logical,
         request_cap=requests.cap,
-        max_request_tokens=min(tokens.best - 6 if limited else logical, launch.context_len),
-        page_tokens=row.page_tokens * deployment.dcp,
-        host_tokens=host_tokens,
-        host_bytes=host_bytes,
-        host_reserve_bytes=hisparse.HOST_RESERVE_BYTES if scenario.offload else 0,
-        hot_buffer_tokens=hot_tokens,
-        lines=tuple(lines),
-        steps=steps,
+        max_request_tokens=max(min(tokens.best - 6 if device_capped else logical, launch.context_len), 0),
+        page_tokens=page,
+        host_tokens=offloaded.host_tokens,
+        host_bytes=offloaded.host_bytes,
+        host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
+        hot_buffer_tokens=offloaded.hot_tokens,
+        lines=lines,
+        steps=_steps(launch, layout, budget, tokens.best, requests),
+        notes=offloaded.notes,
+    )
+
+
+def _steps(launch: Launch, layout: Layout, budget: Budget, tokens: int, requests: Requests) -> tuple[Step, ...]:
+    name, row = launch.release.name, layout.row
+    budget_bytes, cell = budget.kv_bytes.best, layout.rates.charged
+    return (
+        Step(
+            "device tokens",
+            f"{budget_bytes:,} B // {cell:,} B in pages of {row.page_tokens} = {tokens:,}",
+            f"SGLang {name}: config_from_budget",
+        ),
+        Step("request cap of a rank", requests.formula, f"SGLang {name}: resolve_max_num_reqs"),
     )
 
 

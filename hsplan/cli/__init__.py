@@ -1,0 +1,73 @@
+"""
+The command line: arguments in; text, files and an exit code out.
+
+0 done · 1 does not fit · 2 bad input · 3 unsupported · 4 cannot run here · 5 a bug of hsplan · 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+import typer
+
+from hsplan.cli.output import complain
+from hsplan.errors import HsplanError, InputError, Problem, printable
+
+BUG, INTERRUPTED = 5, 130
+# The base of what typer raises for a wrong command line; no release of typer exports it by its own name.
+UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run a command line (of the process, when not given) and return its exit code; no input makes a traceback."""
+    try:
+        return _run(args)
+    except HsplanError as error:
+        complain(error.lines())
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except MemoryError:
+        complain(["not enough memory for this input"])
+        return InputError.exit_code
+    except Exception as error:  # noqa: BLE001 - whatever is left is a bug and must say so
+        return _bug(error)
+
+
+def _run(args: Sequence[str] | None) -> int:
+    from hsplan.cli.app import app  # noqa: PLC0415 - an interrupt or a bug on import is caught above
+
+    command = typer.main.get_command(app)
+    try:
+        code = command.main(args, prog_name="hsplan", standalone_mode=False)
+    except UsageProblem as error:
+        return _usage(error)
+    except typer.Abort:
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _usage(error: BaseException) -> int:
+    """A wrong command line, in the style of all other errors; empty when typer has printed the help instead."""
+    message = " ".join(str(getattr(error, "message", error)).split())
+    context = getattr(error, "ctx", None)
+    if message and context is not None:
+        near = getattr(error, "possibilities", None)
+        format_message = getattr(error, "format_message", None)
+        if not near and format_message is not None:
+            message = " ".join(format_message().split())
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        complain(Problem(what=message, remedy=f"{hint}see `{context.command_path} --help`").lines())
+    return InputError.exit_code
+
+
+def _bug(error: Exception) -> int:
+    if os.environ.get("HSPLAN_DEBUG"):
+        traceback.print_exc(file=sys.stderr)
+    reason = printable(str(error))[:200]
+    what = f"a bug of hsplan: {type(error).__name__}{': ' + reason if reason else ''}"
+    complain([f"{what} (HSPLAN_DEBUG=1 shows where)"])
+    return BUG

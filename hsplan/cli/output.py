@@ -1,0 +1,143 @@
+"""
+Where text leaves: stdout, stderr or a file.
+
+Text and JSON go in; what a stream cannot encode is written in ASCII, a reader that has left is not an error, and a
+file is written whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TextIO
+
+import msgspec
+
+from hsplan.errors import InputError, Problem
+
+WIDTH = 100
+MIN_WIDTH = 80
+ASCII = str.maketrans(
+    {
+        "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "━": "=", "…": "...", "±": "+-", "·": "*", "→": "->", "≥": ">=",
+        "≤": "<=", "°": "deg",
+    }
+)  # fmt: skip
+
+
+def emit(text: str, output: Path | None = None) -> None:
+    """Write `text` to stdout, or whole to the file `output`."""
+    text = text if text.endswith("\n") else text + "\n"
+    if output is not None:
+        write_file(output, text)
+        return
+    try:
+        _write(sys.stdout, text)
+    except OSError as error:
+        raise InputError(Problem(what=f"the output cannot be written: {error.strerror}")) from None
+
+
+def emit_json(data: Any, output: Path | None = None) -> None:
+    """Write `data` as indented JSON: UTF-8, or with escapes where stdout takes no UTF-8."""
+    text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    if output is None and not _takes(sys.stdout, text):
+        text = json.dumps(json.loads(text), indent=2)
+    emit(text, output)
+
+
+def complain(lines: Iterable[str]) -> None:
+    """Write lines to stderr."""
+    with contextlib.suppress(OSError):
+        _write(sys.stderr, "".join(f"{line}\n" for line in lines))
+
+
+def write_file(path: Path, text: str) -> None:
+    """
+    Replace `path` by a file with `text`, or leave it as it was.
+
+    Raises InputError for folders, devices, missing permission and full disks.
+    """
+    try:
+        target = path.expanduser().resolve()
+        mode = _mode_of(target)
+        _replace(target, text.encode("utf-8", "backslashreplace"), mode)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        remedy = "give another file, or leave out --output to print"
+        raise InputError(Problem(where=str(path), what=f"cannot be written: {reason}", remedy=remedy)) from None
+
+
+def _mode_of(target: Path) -> int | None:
+    """Permissions of the file that is replaced; None when there is none."""
+    if not target.exists():
+        return None
+    if target.is_dir():
+        raise OSError(None, "it is a folder")
+    if not target.is_file():
+        raise OSError(None, "it is not a regular file")
+    if not os.access(target, os.W_OK):
+        raise OSError(None, "it is read-only")
+    return stat.S_IMODE(target.stat().st_mode)
+
+
+def _replace(target: Path, data: bytes, mode: int | None) -> None:
+    """A temporary file in the same folder takes the place of `target` once it is on the disk."""
+    temporary = target.with_name(f".hsplan-{os.getpid()}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if mode is not None:
+            temporary.chmod(mode)
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def is_terminal() -> bool:
+    """Whether stdout is a terminal that may be coloured."""
+    return sys.stdout is not None and sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def width() -> int:
+    """Columns of the output: 100, fewer on a narrow terminal, never below 80."""
+    if sys.stdout is None or not sys.stdout.isatty():
+        return WIDTH
+    return max(MIN_WIDTH, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
+
+
+def _write(stream: TextIO | None, text: str) -> None:
+    """Write and flush; after an error the stream leads nowhere, so that the end of the process stays quiet."""
+    if stream is None:
+        return
+    try:
+        stream.write(text if _takes(stream, text) else _ascii(text))
+        stream.flush()
+    except OSError as error:
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
+        if not isinstance(error, BrokenPipeError):
+            raise
+
+
+def _takes(stream: TextIO | None, text: str) -> bool:
+    try:
+        text.encode(getattr(stream, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _ascii(text: str) -> str:
+    return text.translate(ASCII).encode("ascii", "backslashreplace").decode()
