@@ -179,8 +179,8 @@ ANSWERS: dict[str, Callable[[], Any]] = {
 NOT_YET = {
     "sgl-dsv4-c4-slots-64": "DeepSeek-V4 is another family, not planned yet",
     "sgl-28620-l20": "DeepSeek-V4 (truth: unknown)",
-    "sgl-30401-colocated-admission": "its 181,946 tokens are no whole pages; the rule, device tokens less 6, is tested on "
-    "the log's own 181,952 in test_engine_logs.py",
+    "sgl-30401-colocated-admission": "its 181,946 tokens are no whole pages; the rule, device tokens "
+    "less 6, is tested on the log's own 181,952 in test_engine_logs.py",
     "sgl-33075-device-limited": "inferred from a utilisation; neither model nor budget is stated",
     "sgl-40135-autosize": "HiCache host pools hold history and are not planned",
     "sgl-30581-hicache-scope": "HiCache host pools hold history and are not planned",

@@ -126,7 +126,7 @@ PRINTED = [
 ]
 
 
-@pytest.mark.parametrize(("record_id", "pool", "names"), PRINTED, ids=lambda value: str(value))
+@pytest.mark.parametrize(("record_id", "pool", "names"), PRINTED, ids=str)
 def test_the_pool_has_the_printed_size_at_the_logged_tokens(record_id: str, pool: str, names: tuple[str, ...]):
     record = RECORDS[record_id]
     scenario = plan_of(record_id, kv_budget=250 * GIB, max_total_tokens=record["tokens"])

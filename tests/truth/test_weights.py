@@ -54,12 +54,14 @@ def test_57_indexers_in_bf16_take_0_995_gib():
     assert weights("0.5.17") - weights("0.5.18") == pytest.approx(1_068_426_240 / GIB, abs=0.0001)
 
 
+GB300 = {"gpu": "gb300", "tp": 4, "draft_layers": 1, "num_speculative_tokens": 5}
+H200 = {"gpu": "h200", "tp": 8, "kv_cache_dtype": "fp8_e4m3"}
 RUNS = [
-    ("glm-5.2-nvfp4", {"gpu": "gb300", "tp": 4, "draft_layers": 1, "num_speculative_tokens": 5}, "main-2026-08-14", None, 2_574_848),
-    ("glm-5.1-fp8", {"gpu": "h200", "tp": 8, "kv_cache_dtype": "fp8_e4m3"}, "main-2026-06-12", 0.7, 142_208),
-    ("glm-5.1-fp8", {"gpu": "h200", "tp": 8, "kv_cache_dtype": "fp8_e4m3"}, "main-2026-06-12", 0.8, 410_560),
-    ("glm-5.1-fp8", {"gpu": "h200", "tp": 8, "kv_cache_dtype": "fp8_e4m3"}, "main-2026-06-12", 0.9, 678_848),
-    ("glm-5.1-fp8", {"gpu": "h200", "tp": 8, "kv_cache_dtype": "fp8_e4m3"}, "main-2026-06-12", 0.95, 813_056),
+    ("glm-5.2-nvfp4", GB300, "main-2026-08-14", None, 2_574_848),
+    ("glm-5.1-fp8", H200, "main-2026-06-12", 0.7, 142_208),
+    ("glm-5.1-fp8", H200, "main-2026-06-12", 0.8, 410_560),
+    ("glm-5.1-fp8", H200, "main-2026-06-12", 0.9, 678_848),
+    ("glm-5.1-fp8", H200, "main-2026-06-12", 0.95, 813_056),
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_ran
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import release_of
+from hsplan.engines.sglang.rows import runs_on_aiter
 from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model, layer_plan
@@ -45,6 +46,7 @@ class SGLang:
         notes = check_deployment(loaded, model, gpu, release, ranks)
         plan = layer_plan(model, release.schedule, stage_sizes, loaded)
         context_len, context_notes = context_length(loaded, model)
+        aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
         held = indexers_held(release, plan)
         shards = shards_of(deployment, ranks)
         weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
@@ -59,10 +61,10 @@ class SGLang:
             data_parallel=deployment.dp_attention,
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
-            not_modelled=_not_modelled(loaded, weights),
+            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
             extra=Extra(
                 ranks=ranks,
-                memory=memory_settings(model, gpu, release, deployment, ranks.tp),
+                memory=memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=aiter),
                 weights=weights,
                 before_weights=before_weights(gpu, deployment, ranks),
                 as_launched=launched_scenario(release, deployment, plan, offload=loaded.spec.offload is not None),
@@ -109,13 +111,15 @@ class SGLang:
         return pools_of(launch, scenario, layout, budget)
 
 
-def _not_modelled(loaded: Loaded, weights: RankWeights | str) -> tuple[str, ...]:
+def _not_modelled(loaded: Loaded, weights: RankWeights | str, *, has_indexer: bool) -> tuple[str, ...]:
     deployment = loaded.spec.deployment
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights, str):
         found.append(f"weights ({weights}): all scenarios have the same budget")
     if deployment.hierarchical_cache:
         found.append("HiCache host pools: they hold history and do not raise the capacity")
+    if has_indexer:
+        found.append("limits.link: the time that missed rows take on the host link")
     if deployment.nodes > 1 or deployment.moe_a2a_backend != "none":
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)

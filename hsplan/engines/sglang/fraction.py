@@ -16,6 +16,7 @@ from hsplan.spec import Deployment
 
 # Kimi-K2.5's vision tower, 27 layers of 1152: 0.95 × (1 − 0.1 × (27·1152² / (24·1024²) − 1)).
 KIMI_VISION_FACTOR = 0.909736328125
+AITER_FACTOR = 0.85
 A2A_WITH_PREFILL_GRAPH = ("none", "deepep", "megamoe", "flashinfer")
 
 
@@ -28,8 +29,15 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
     formula: str
 
 
-def memory_settings(model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int) -> MemorySettings:
-    """Fill what the user left to the engine. `tp` is the resolved tensor-parallel size."""
+def memory_settings(
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, *, tp: int, aiter_mla: bool
+) -> MemorySettings:
+    """
+    Fill what the user left to the engine.
+
+    `tp` is the resolved tensor-parallel size; `aiter_mla` says that dense MLA runs on aiter with a context above
+    8192 tokens, which takes 15 % off even a given fraction.
+    """
     chunk, max_bs = _defaults(gpu.reported_mib, tp, release)
     if deployment.chunked_prefill_size != "auto":
         chunk = deployment.chunked_prefill_size
@@ -48,6 +56,9 @@ def memory_settings(model: Model, gpu: Gpu, release: Release, deployment: Deploy
         if model.multimodal and deployment.disaggregation != "decode":
             fraction *= KIMI_VISION_FACTOR
             formula += f" × {KIMI_VISION_FACTOR} (vision tower) = {fraction:.4f}"
+    if aiter_mla:
+        fraction *= AITER_FACTOR
+        formula += f" × {AITER_FACTOR} (aiter) = {fraction:.4f}"
     return MemorySettings(fraction=fraction, chunk_tokens=chunk, max_bs=max_bs, formula=formula)
 
 

@@ -97,7 +97,7 @@ def check_deployment(loaded: Loaded, model: Model, gpu: Gpu, release: Release, r
     problems = list(_foreign_keys(loaded))
     if problems:
         raise InputError(problems)
-    problem = _unsupported(loaded, model, release)
+    problem = _unsupported(loaded, model, gpu, release)
     if problem is not None:
         raise UnsupportedError(problem)
     _check_index(loaded, model)
@@ -128,7 +128,7 @@ def _default(key: str) -> object:
     return _DEFAULTS[key]
 
 
-def _unsupported(loaded: Loaded, model: Model, release: Release) -> Problem | None:
+def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Problem | None:
     deployment = loaded.spec.deployment
     if model.architecture in LONGCAT and model.architecture != LONGCAT_REGISTERED:
         what = f"no SGLang release up to 0.5.23 registers {model.architecture}"
@@ -146,6 +146,9 @@ def _unsupported(loaded: Loaded, model: Model, release: Release) -> Problem | No
             )
         if deployment.hierarchical_cache or deployment.disaggregation:
             return Problem(where=where, what="SGLang refuses DCP with HiCache or PD disaggregation for DSA models")
+    if deployment.attention_backend in ("trtllm_mla", "cutedsl_mla") and gpu.capability < 100:
+        what = f"{deployment.attention_backend} needs a Blackwell GPU"
+        return Problem(where=loaded.where("deployment.attention_backend"), what=what, remedy="leave it to auto")
     if model.index_topk is not None and deployment.attention_backend not in (*DSA_BACKENDS, "auto"):
         where = loaded.where("deployment.attention_backend")
         what = f"{deployment.attention_backend} is no backend of DSA models in SGLang"

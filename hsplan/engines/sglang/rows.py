@@ -160,6 +160,14 @@ def _mla_row(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) 
     )
 
 
+def runs_on_aiter(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) -> bool:
+    """Whether dense MLA runs on the aiter backend (ROCm)."""
+    given = deployment.attention_backend
+    if model.index_topk is not None or not gpu.rocm:
+        return False
+    return (given if given in MLA_BACKENDS else _mla_backend(model, gpu, attention_tp)) == "aiter"
+
+
 def _mla_backend(model: Model, gpu: Gpu, attention_tp: int) -> str:
     """`get_default_attn_backend`, and trtllm_mla for these architectures on SM100."""
     if gpu.rocm:

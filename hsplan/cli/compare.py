@@ -1,0 +1,107 @@
+"""Many plans at once: the combinations of a grid in, one table or `hsplan.grid/1` out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from hsplan.cli.grid import Overrides
+from hsplan.cli.scenarios import best_gain, percent, priced
+from hsplan.cli.tables import number, table
+from hsplan.errors import MAX_PROBLEMS, HsplanError, printable
+from hsplan.plan import Plan
+from hsplan.planner import plan as make_plan
+from hsplan.units import GIB
+
+SCHEMA = "hsplan.grid/1"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """One combination: its options, and the plan in its final form or the error that refuses it."""
+
+    options: Overrides
+    form: Any = None
+    fits: bool = False
+    error: HsplanError | None = None
+
+
+def outcomes(spec: str, combinations: Sequence[Overrides], varying: Sequence[str], *, as_json: bool) -> list[Outcome]:
+    """
+    Every combination planned and reduced to a row of cells or to JSON, so that a large grid stays small.
+
+    Raises the first error when all combinations are refused.
+    """
+    found = [_outcome(spec, overrides, varying, as_json=as_json) for overrides in combinations]
+    if found[0].error is not None and all(outcome.error for outcome in found):
+        raise found[0].error
+    return found
+
+
+def exit_code(found: Sequence[Outcome]) -> int:
+    """That of the first refusal; else 1 when a combination does not fit; else 0."""
+    refused = [outcome.error.exit_code for outcome in found if outcome.error]
+    return refused[0] if refused else int(not all(outcome.fits for outcome in found))
+
+
+def grid_json(found: Sequence[Outcome]) -> dict[str, Any]:
+    """The plans, each with the options that vary, and what was refused."""
+    return {
+        "schema": SCHEMA,
+        "plans": [outcome.form for outcome in found if outcome.error is None],
+        "refused": [
+            {"options": outcome.options, "exit_code": outcome.error.exit_code, "error": outcome.error.lines()}
+            for outcome in found
+            if outcome.error is not None
+        ],
+    }
+
+
+def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
+    """One line a combination: its options, and the figures of the scenario as launched."""
+    heads = [*varying, "as launched", "tokens", "requests", "what binds", "budget GiB", "headroom", "fits", "best gain"]
+    rows = [[*_texts(outcome.options), *outcome.form] for outcome in found if outcome.error is None]
+    return table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])
+
+
+def refusals(found: Sequence[Outcome]) -> Iterator[str]:
+    """Printable lines: what is refused and why, at most two lines for each of at most ten."""
+    refused = [outcome for outcome in found if outcome.error is not None]
+    for outcome in refused[:MAX_PROBLEMS]:
+        assert outcome.error is not None  # noqa: S101
+        options = " ".join(f"{key}={text}" for key, text in zip(outcome.options, _texts(outcome.options), strict=True))
+        yield f"{options}: {outcome.error.lines()[0]}"
+        yield from outcome.error.lines()[1:2]
+    if len(refused) > MAX_PROBLEMS:
+        yield f"and {len(refused) - MAX_PROBLEMS} more"
+
+
+def _outcome(spec: str, overrides: Overrides, varying: Sequence[str], *, as_json: bool) -> Outcome:
+    options = {key: overrides[key] for key in varying}
+    try:
+        plan = make_plan(spec, **overrides)
+    except HsplanError as error:
+        return Outcome(options=options, error=error)
+    form = msgspec.Raw(msgspec.json.encode({"options": options, **plan.to_dict()})) if as_json else _cells(plan)
+    return Outcome(options=options, form=form, fits=plan.fits)
+
+
+def _cells(plan: Plan) -> list[str]:
+    launched = priced(plan, plan.as_launched)
+    assert launched is not None  # noqa: S101 - the scenario as launched always has numbers
+    capacity, best = launched.capacity, best_gain(plan)
+    return [
+        plan.as_launched,
+        number(launched.pools.logical_tokens),
+        number(capacity.requests),
+        capacity.binding,
+        f"{launched.budget.kv_bytes.best / GIB:,.2f}",
+        f"{capacity.headroom_bytes / GIB:,.2f}",
+        "yes" if capacity.fits else "NO",
+        f"{percent(best[1])} {best[0]}" if best else "–",
+    ]
+
+
+def _texts(options: Overrides) -> list[str]:
+    return [printable(str(value)) for value in options.values()]

@@ -1,0 +1,65 @@
+"""
+Options on the command line to the overrides of one plan or of many.
+
+A repeated option makes a grid: every combination of the values is one plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+from hsplan.cli.options import is_switch, is_text
+from hsplan.errors import InputError, Problem
+
+MAX_COMBINATIONS = 10_000
+_SCALARS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
+_LOADER = yaml.SafeLoader("")
+
+Overrides = dict[str, Any]
+
+
+def grid_of(leaves: Mapping[str, Sequence[Any] | None], *, offload: bool) -> tuple[list[Overrides], list[str]]:
+    """
+    The overrides of every combination, and the keys that vary.
+
+    `leaves` holds the values of each option, None or empty where it is absent; `offload` asks for offload even where
+    no option of it is given. Raises InputError for more than 10,000 combinations.
+    """
+    given = {leaf: _values(leaf, values) for leaf, values in leaves.items() if values}
+    count = math.prod(map(len, given.values()))
+    if count > MAX_COMBINATIONS:
+        remedy = f"repeat fewer options: at most {MAX_COMBINATIONS:,}"
+        raise InputError(Problem(what=f"the options make {count:,} combinations", remedy=remedy))
+    launched: Overrides = {"offload": {}} if offload else {}
+    combinations = [
+        {**launched, **dict(zip(given, values, strict=True))} for values in itertools.product(*given.values())
+    ]
+    return combinations, [leaf for leaf, values in given.items() if len(values) > 1]
+
+
+def scalar(text: str) -> Any:
+    """The value that YAML reads for `text`: a number, true, null, or the text; `[0,15]` is a list of such."""
+    if text.startswith("[") and text.endswith("]"):
+        return [_plain(part.strip()) for part in text[1:-1].split(",")]
+    return _plain(text)
+
+
+def _plain(text: str) -> Any:
+    tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))
+    if tag not in _SCALARS:
+        return text
+    try:
+        return _LOADER.construct_object(yaml.ScalarNode(tag, text))
+    except (ValueError, yaml.YAMLError):
+        return text
+
+
+def _values(leaf: str, values: Sequence[Any]) -> list[Any]:
+    """Each value once, in the order given."""
+    distinct = list(dict.fromkeys(values))
+    return distinct if is_switch(leaf) or is_text(leaf) else [scalar(text) for text in distinct]

@@ -1,0 +1,196 @@
+"""config.json fields of published models, and the smallest way to make a spec of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+Fields = dict[str, Any]
+
+FP8 = {"activation_scheme": "dynamic", "fmt": "e4m3", "quant_method": "fp8", "weight_block_size": [128, 128]}
+NVFP4 = {
+    "quant_method": "modelopt",
+    "quant_algo": "NVFP4",
+    "kv_cache_scheme": {"dynamic": False, "num_bits": 8, "type": "float"},
+    "ignore": [
+        "lm_head",
+        "model.embed_tokens",
+        "model.layers.*.self_attn*",
+        "model.layers.*.mlp.shared_experts*",
+        "model.layers.0.*",
+        "model.layers.1.*",
+        "model.layers.2.*",
+        "model.layers.78*",
+    ],
+}
+INT4 = {
+    "quant_method": "compressed-tensors",
+    "format": "pack-quantized",
+    "kv_cache_scheme": None,
+    "config_groups": {
+        "group_0": {
+            "targets": ["Linear"],
+            "weights": {
+                "actorder": None, "dynamic": False, "group_size": 32, "num_bits": 4,
+                "observer": "minmax", "strategy": "group", "symmetric": True, "type": "int",
+            },
+        }
+    },
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", "re:.*mlp\\.(gate|up|gate_up|down)_proj.*"],
+}  # fmt: skip
+
+DEEPSEEK_V3: Fields = {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "model_type": "deepseek_v3",
+    "num_hidden_layers": 61,
+    "num_nextn_predict_layers": 1,
+    "hidden_size": 7168,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "first_k_dense_replace": 3,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "intermediate_size": 18432,
+    "vocab_size": 129280,
+    "max_position_embeddings": 163840,
+    "moe_layer_freq": 1,
+    "torch_dtype": "bfloat16",
+    "quantization_config": FP8,
+}
+
+DEEPSEEK_V3_2: Fields = {
+    **DEEPSEEK_V3,
+    "architectures": ["DeepseekV32ForCausalLM"],
+    "model_type": "deepseek_v32",
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
+}
+
+KIMI_K2: Fields = {
+    **DEEPSEEK_V3,
+    "model_type": "kimi_k2",
+    "num_nextn_predict_layers": 0,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 384,
+    "vocab_size": 163840,
+    "max_position_embeddings": 131072,
+}
+
+KIMI_K2_5: Fields = {
+    "architectures": ["KimiK25ForConditionalGeneration"],
+    "model_type": "kimi_k25",
+    "text_config": {**KIMI_K2, "max_position_embeddings": 262144, "quantization_config": INT4},
+}
+
+# GLM-5.1 has the same fields.
+GLM_5: Fields = {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "model_type": "glm_moe_dsa",
+    "num_hidden_layers": 78,
+    "num_nextn_predict_layers": 1,
+    "hidden_size": 6144,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 64,
+    "head_dim": 64,
+    "q_lora_rank": 2048,
+    "kv_lora_rank": 512,
+    "qk_head_dim": 256,
+    "qk_nope_head_dim": 192,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 256,
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 32,
+    "indexer_rope_interleave": True,
+    "first_k_dense_replace": 3,
+    "n_routed_experts": 256,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+    "moe_intermediate_size": 2048,
+    "intermediate_size": 12288,
+    "vocab_size": 154880,
+    "max_position_embeddings": 202752,
+    "moe_layer_freq": 1,
+    "dtype": "bfloat16",
+}
+
+# F computes top-k, S shares it: 0, 1, 2, 6, 10, ..., 74 are full.
+GLM_5_2_TYPES = "FFFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSSFSSS"
+
+# GLM-5.3 (not the Flash one) has the same fields.
+GLM_5_2: Fields = {
+    **GLM_5,
+    "head_dim": 192,
+    "index_topk_freq": 4,
+    "index_skip_topk_offset": 3,
+    "index_topk_pattern": None,
+    "indexer_types": [{"F": "full", "S": "shared"}[letter] for letter in GLM_5_2_TYPES],
+    "index_share_for_mtp_iteration": True,
+    "max_position_embeddings": 1048576,
+}
+
+LONGCAT_FLASH: Fields = {
+    "architectures": ["LongcatFlashForCausalLM"],
+    "model_type": "longcat_flash",
+    "num_layers": 28,
+    "hidden_size": 6144,
+    "num_attention_heads": 64,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "n_routed_experts": 512,
+    "zero_expert_num": 256,
+    "moe_topk": 12,
+    "expert_ffn_hidden_size": 2048,
+    "ffn_hidden_size": 12288,
+    "vocab_size": 131072,
+    "max_position_embeddings": 131072,
+}
+
+LONGCAT_FLASH_LITE_SPARSE: Fields = {
+    "architectures": ["LongcatCausalLM"],
+    "attention_method": "LSA",
+    "num_layers": 14,
+    "hidden_size": 3072,
+    "num_attention_heads": 32,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 16,
+    "index_k_norm_type": "rms",
+    "cli_factor": 2,
+    "index_init_tokens": 16,
+    "index_local_tokens": 1024,
+    "n_routed_experts": 256,
+    "zero_expert_num": 128,
+    "moe_topk": 12,
+    "expert_ffn_hidden_size": 1024,
+    "ffn_hidden_size": 6144,
+    "oe_vocab_size_ratio": 78,
+    "oe_neighbor_num": 4,
+    "oe_split_num": 4,
+    "mtp_num_layers": 1,
+    "vocab_size": 131072,
+    "max_position_embeddings": 983040,
+}
+
+
+def spec_of(model: Fields, **keys: Any) -> dict[str, Any]:
+    """A spec of `model`; keys named like a section are sections, all others stand under `deployment`."""
+    sections = {name: keys.pop(name) for name in ("weights", "offload", "workload") if name in keys}
+    return {"model": model, "deployment": {"gpu": "h200", "tp": 8, **keys}, **sections}
