@@ -46,7 +46,7 @@ class SGLang:
         notes = check_deployment(loaded, model, gpu, release, ranks)
         plan = layer_plan(model, release.schedule, stage_sizes, loaded)
         context_len, context_notes = context_length(loaded, model)
-        aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
+        on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
         held = indexers_held(release, plan)
         shards = shards_of(deployment, ranks)
         weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
@@ -64,7 +64,7 @@ class SGLang:
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
             extra=Extra(
                 ranks=ranks,
-                memory=memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=aiter),
+                memory=memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter),
                 weights=weights,
                 before_weights=before_weights(gpu, deployment, ranks),
                 as_launched=launched_scenario(release, deployment, plan, offload=loaded.spec.offload is not None),
