@@ -79,12 +79,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
                 "reported_bytes": launch.gpu.reported_bytes,
                 "ranks_per_node": launch.ranks_per_node,
             },
+            "ranks": _ranks(launch),
             "workload": msgspec.to_builtins(launch.loaded.spec.workload),
             "as_launched": self.as_launched,
             "scenarios": {name: _scenario(entry, launch) for name, entry in self.scenarios.items()},
             "notes": list(self.notes),
             "not_modelled": list(self.not_modelled),
         }
+
+
+def _ranks(launch: Launch) -> dict[str, int]:
+    """Group sizes as resolved."""
+    given = launch.loaded.spec.deployment
+    sizes = ("pp", "dp", "dp_attention", "ep", "cp", "dcp", "pcp", "nodes")
+    return {"tp": launch.tp, **{name: getattr(given, name) for name in sizes}, "per_node": launch.ranks_per_node}
 
 
 def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> 
     as_launched = engine.as_launched(launch).name
     scenarios = {scenario.name: _price(engine, launch, scenario) for scenario in SCENARIOS}
     return Plan(
-        name=loaded.spec.name or model.architecture,
+        name=loaded.title or model.architecture,
         engine=engine.name,
         launch=launch,
         as_launched=as_launched,

@@ -51,16 +51,14 @@ def _run(args: Sequence[str] | None) -> int:
 
 
 def _usage(error: BaseException) -> int:
-    """A wrong command line, in the style of all other errors; empty when typer has printed the help instead."""
-    message = " ".join(str(getattr(error, "message", error)).split())
+    """A wrong command line, in the style of all other errors; no message when typer has printed the help instead."""
+    near = getattr(error, "possibilities", None)
+    message = str(error) if near else getattr(error, "format_message", error.__str__)()
     context = getattr(error, "ctx", None)
-    if message and context is not None:
-        near = getattr(error, "possibilities", None)
-        format_message = getattr(error, "format_message", None)
-        if not near and format_message is not None:
-            message = " ".join(format_message().split())
+    if message:
         hint = f"did you mean {' or '.join(near)}? " if near else ""
-        complain(Problem(what=message, remedy=f"{hint}see `{context.command_path} --help`").lines())
+        remedy = f"{hint}see `{context.command_path if context else 'hsplan'} --help`"
+        complain(Problem(what=" ".join(message.split()), remedy=remedy).lines())
     return InputError.exit_code
 
 

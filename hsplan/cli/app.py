@@ -7,15 +7,16 @@ from typing import Annotated
 import typer
 
 from hsplan.cli import estimate, specs
+from hsplan.cli.options import SpecCommand
 from hsplan.cli.output import emit
 from hsplan.version import __version__
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.command("estimate", epilog=estimate.EXAMPLE)(estimate.estimate)
+app.command("estimate", cls=SpecCommand, epilog=estimate.EXAMPLE)(estimate.estimate)
 app.add_typer(specs.app, name="specs", epilog=specs.EXAMPLE)
 
 
-def _print_version(value: bool) -> None:  # noqa: FBT001 - typer calls it so
+def _print_version(value: bool) -> None:
     if value:
         emit(f"hsplan {__version__}")
         raise typer.Exit

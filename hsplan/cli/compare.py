@@ -7,13 +7,12 @@ from typing import Any
 
 import msgspec
 
+from hsplan.cli.figures import NONE, best_gain, launched, number, percent
 from hsplan.cli.grid import Overrides
-from hsplan.cli.scenarios import best_gain, percent, priced
-from hsplan.cli.tables import number, table
+from hsplan.cli.tables import table
 from hsplan.errors import MAX_PROBLEMS, HsplanError, printable
 from hsplan.plan import Plan
 from hsplan.planner import plan as make_plan
-from hsplan.units import GIB
 
 SCHEMA = "hsplan.grid/1"
 
@@ -60,7 +59,7 @@ def grid_json(found: Sequence[Outcome]) -> dict[str, Any]:
 
 def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
     """One line a combination: its options, and the figures of the scenario as launched."""
-    heads = [*varying, "as launched", "tokens", "requests", "what binds", "budget GiB", "headroom", "fits", "best gain"]
+    heads = [*varying, "as launched", "tokens", "requests", "binding", "fits", "best gain"]
     rows = [[*_texts(outcome.options), *outcome.form] for outcome in found if outcome.error is None]
     return table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])
 
@@ -78,7 +77,7 @@ def refusals(found: Sequence[Outcome]) -> Iterator[str]:
 
 
 def _outcome(spec: str, overrides: Overrides, varying: Sequence[str], *, as_json: bool) -> Outcome:
-    options = {key: overrides[key] for key in varying}
+    options = {key: _printable(overrides[key]) for key in varying}
     try:
         plan = make_plan(spec, **overrides)
     except HsplanError as error:
@@ -88,20 +87,21 @@ def _outcome(spec: str, overrides: Overrides, varying: Sequence[str], *, as_json
 
 
 def _cells(plan: Plan) -> list[str]:
-    launched = priced(plan, plan.as_launched)
-    assert launched is not None  # noqa: S101 - the scenario as launched always has numbers
-    capacity, best = launched.capacity, best_gain(plan)
+    found = launched(plan)
+    capacity, best = found.capacity, best_gain(plan)
     return [
         plan.as_launched,
-        number(launched.pools.logical_tokens),
+        number(found.pools.logical_tokens),
         number(capacity.requests),
         capacity.binding,
-        f"{launched.budget.kv_bytes.best / GIB:,.2f}",
-        f"{capacity.headroom_bytes / GIB:,.2f}",
         "yes" if capacity.fits else "NO",
-        f"{percent(best[1])} {best[0]}" if best else "–",
+        f"{percent(best[1])} {best[0]}" if best else NONE,
     ]
 
 
+def _printable(value: Any) -> Any:
+    return printable(value) if isinstance(value, str) else value
+
+
 def _texts(options: Overrides) -> list[str]:
-    return [printable(str(value)) for value in options.values()]
+    return [str(value) for value in options.values()]

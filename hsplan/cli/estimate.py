@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
+from hsplan.cli.compare import exit_code, grid_json, grid_table, outcomes, refusals
 from hsplan.cli.explain import explanation
+from hsplan.cli.figures import launched
 from hsplan.cli.grid import Overrides, grid_of
 from hsplan.cli.ledger import ledger
 from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import complain, emit, emit_json
-from hsplan.cli.scenarios import remarks, scenario_table, title, verdict
+from hsplan.cli.remarks import remarks, verdict
+from hsplan.cli.scenarios import scenario_table, title
 from hsplan.errors import InputError, Problem
 from hsplan.plan import Plan
 from hsplan.planner import plan as make_plan
@@ -31,9 +33,6 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (hsplan.plan/1)
 def estimate(
     spec: Annotated[str, spec_argument()],
     *,
-    offload: Annotated[
-        bool, typer.Option("--offload", help="Launch with offload, with the defaults.", rich_help_panel="Offload")
-    ] = False,
     as_json: AsJson = False,
     output: Output = None,
     show_ledger: Annotated[
@@ -42,14 +41,14 @@ def estimate(
     explain: Annotated[
         bool, typer.Option("--explain", help="Add every formula with its source.", rich_help_panel="Output")
     ] = False,
-    **leaves: Any,
+    **options: Any,
 ) -> None:
     """
     Price a deployment in four scenarios: with and without index-K elision and CPU offload.
 
     Options override the spec; an option given more than once makes a grid of all combinations.
     """
-    combinations, varying = grid_of(leaves, offload=offload)
+    combinations, varying = grid_of(options)
     if explain and as_json:
         raise InputError(Problem(what="--explain is text", remedy="leave out --json or --explain"))
     if len(combinations) == 1:
@@ -71,7 +70,7 @@ def _one(plan: Plan, output: Path | None, *, as_json: bool, show_ledger: bool, e
             parts.append(explanation(plan))
         emit("\n\n".join(filter(None, [*parts, remarks(plan), verdict(plan)])), output)
     if not plan.fits:
-        complain([verdict(plan)])
+        complain([f"{plan.as_launched} does not fit: {launched(plan).capacity.why_not}"])
         raise typer.Exit(1)
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 
-from hsplan.cli.output import width
-from hsplan.cli.scenarios import Priced, priced
+from hsplan.cli.figures import Priced, priced
+from hsplan.cli.output import wrapped
 from hsplan.plan import Plan
 
 
@@ -18,19 +17,10 @@ def explanation(plan: Plan) -> str:
 
 def _formulas(entry: Priced) -> Iterator[str]:
     for step in (*entry.layout.steps, *entry.budget.steps, *entry.pools.steps):
-        yield _wrapped(f"{step.name}: {step.formula}")
-        yield _wrapped(f"source: {step.source}", "      ")
+        yield wrapped(f"  {step.name}: ", step.formula, indent=6)
+        yield wrapped("      source: ", step.source, indent=10)
     for line in (*entry.budget.lines, *entry.pools.lines):
-        yield _wrapped(f"{line.name}: {line.formula} = {line.bytes:,} B ({line.place}, per {line.scope})")
-        yield _wrapped(f"evidence: {line.evidence}", "      ")
-
-
-def _wrapped(text: str, indent: str = "  ") -> str:
-    return textwrap.fill(
-        text,
-        width(),
-        initial_indent=indent,
-        subsequent_indent=indent + "    ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+        yield wrapped(
+            f"  {line.name}: ", f"{line.formula} = {line.bytes:,} B ({line.place}, per {line.scope})", indent=6
+        )
+        yield wrapped("      evidence: ", line.evidence, indent=10)

@@ -23,19 +23,19 @@ _LOADER = yaml.SafeLoader("")
 Overrides = dict[str, Any]
 
 
-def grid_of(leaves: Mapping[str, Sequence[Any] | None], *, offload: bool) -> tuple[list[Overrides], list[str]]:
+def grid_of(options: Mapping[str, Any]) -> tuple[list[Overrides], list[str]]:
     """
     The overrides of every combination, and the keys that vary.
 
-    `leaves` holds the values of each option, None or empty where it is absent; `offload` asks for offload even where
-    no option of it is given. Raises InputError for more than 10,000 combinations.
+    `options` are those of `spec_options`: the values of each leaf, and `offload` for offload with its defaults.
+    Raises InputError for more than 10,000 combinations.
     """
-    given = {leaf: _values(leaf, values) for leaf, values in leaves.items() if values}
+    launched: Overrides = {"offload": {}} if options["offload"] else {}
+    given = {leaf: _values(leaf, values) for leaf, values in options.items() if leaf != "offload" and values}
     count = math.prod(map(len, given.values()))
     if count > MAX_COMBINATIONS:
         remedy = f"repeat fewer options: at most {MAX_COMBINATIONS:,}"
         raise InputError(Problem(what=f"the options make {count:,} combinations", remedy=remedy))
-    launched: Overrides = {"offload": {}} if offload else {}
     combinations = [
         {**launched, **dict(zip(given, values, strict=True))} for values in itertools.product(*given.values())
     ]
@@ -50,7 +50,7 @@ def scalar(text: str) -> Any:
 
 
 def _plain(text: str) -> Any:
-    tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))
+    tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if tag not in _SCALARS:
         return text
     try:

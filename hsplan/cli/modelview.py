@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
 from hsplan.engines.sglang.launch import stage_sizes
 from hsplan.engines.sglang.releases import release_of
+from hsplan.errors import printable
 from hsplan.families import LayerPlan, Model, Unit, layer_plan, read_model, unit_counts
 from hsplan.spec import Loaded, load_spec
-from hsplan.spec.source import Source, find
+from hsplan.spec.source import Source, find, shipped_folder
 
 ROW = 64
 
@@ -74,3 +77,12 @@ def ranges(ids: Sequence[int]) -> str:
         else:
             parts.append([i, i])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)
+
+
+def comments(spec: str) -> list[str]:
+    """The comment lines at the head of a YAML spec, without what it says to be unverified."""
+    shipped = shipped_folder() / f"{spec}.yaml"
+    path = shipped if os.sep not in spec and shipped.is_file() else Path(spec).expanduser()
+    head = itertools.takewhile(lambda line: line.startswith("#"), path.read_text("utf-8-sig").splitlines())
+    texts = (line.lstrip("# ").rstrip() for line in head)
+    return [printable(text) for text in texts if text and not text.startswith("unverified:")]

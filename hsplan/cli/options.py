@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
 from hsplan.hardware import GPUS
 from hsplan.spec import shipped_names
@@ -45,20 +46,20 @@ HELP = {
     "chunked_prefill_size": "Tokens of a prefill chunk.",
     "cuda_graph_max_bs": "Largest batch of the decode graphs.",
     "moe_a2a_backend": "All-to-all backend of the experts: deepep, ...",
-    "enable_dp_lm_head": "Output head sharded inside each DP group.",
+    "enable_dp_lm_head": "Shard the output head inside each DP group; else --no-enable-dp-lm-head.",
     "draft_layers": "MTP or EAGLE layers with KV rows of their own.",
     "num_speculative_tokens": "Tokens drafted in a step.",
-    "hierarchical_cache": "SGLang's HiCache.",
-    "unified_cache_linker": "SGLang's external cache linker.",
+    "hierarchical_cache": "SGLang's HiCache; else --no-hierarchical-cache.",
+    "unified_cache_linker": "SGLang's external cache linker; else --no-unified-cache-linker.",
     "disaggregation": "This server's part: prefill or decode.",
     "layer_range": "One pipeline stage, first layer and end: [0,15].",
     "max_running_requests": "Requests that may run at once.",
     "max_model_len": "Longest request of the engine, tokens.",
     "max_total_tokens": "Upper limit of the pool, tokens.",
-    "radix_cache": "SGLang's prefix cache; off whenever offload is on.",
+    "radix_cache": "SGLang's prefix cache, off under offload; else --no-radix-cache.",
     "swa_full_tokens_ratio": "Share of sliding-window tokens to full ones.",
     "max_num_batched_tokens": "Tokens of one step in vLLM.",
-    "async_scheduling": "vLLM schedules the next step early.",
+    "async_scheduling": "vLLM plans the next step early; else --no-async-scheduling.",
     "kv_budget": "Bytes for the cache: 134.127GiB; skips the estimate of weights and reserve.",
     "device_buffer_size": "Tokens of a request that stay on the GPU; 2 * index_topk if not given.",
     "host_to_device_ratio": "Tokens in host memory for each one on the GPU.",
@@ -68,17 +69,33 @@ HELP = {
     "tpot_ms": "Wished time for each output token, ms.",
 }
 PANELS = {"weights": "Weights", "deployment": "Deployment", "offload": "Offload", "workload": "Workload"}
-SWITCHES = "Deployment switches"
 ORDER = ("deployment", "offload", "workload", "weights")
 FIELDS = {field.name: field for struct in SECTIONS.values() for field in msgspec.structs.fields(struct)}
 
 
+class SpecCommand(TyperCommand):
+    """A command whose help shows no column of negated flags: with it, no text would be left in 80 columns."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the help; the texts in `HELP` name the negated flags."""
+        for parameter in self.params:
+            parameter.secondary_opts = []
+        super().format_help(ctx, formatter)
+
+
 def spec_options(command: Command) -> Command:
-    """`command`, which takes **leaves, with an option for each leaf key: a list of texts or flags, None if absent."""
+    """
+    `command`, which takes **options, with `--offload` and an option for each leaf key.
+
+    A leaf comes as a list of texts or flags, None where it is absent. Leaves stand before the command's own options.
+    """
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
     sections = leaf_sections()
-    leaves = sorted(sections, key=lambda leaf: ORDER.index(sections[leaf]))
-    parameters = [*own, *(_parameter(leaf, sections[leaf]) for leaf in leaves)]
+    leaves = [_parameter(leaf, home) for section in ORDER for leaf, home in sections.items() if home == section]
+    first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
+    parameters = [*first, *leaves, *(p for p in own if p not in first)]
+    at = next(i for i, p in enumerate(parameters) if sections.get(p.name) == "offload")
+    parameters.insert(at, _offload())
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     return command
@@ -111,13 +128,22 @@ def _parameter(leaf: str, section: str) -> inspect.Parameter:
         f"{flag}/--no-{flag.removeprefix('--')}" if switch else flag,
         help=HELP[leaf],
         metavar=None if switch else _metavar(leaf, section),
-        rich_help_panel=SWITCHES if switch else PANELS[section],
+        rich_help_panel=PANELS[section],
         show_default=False,
         autocompletion=None if switch else _completion(leaf),
     )
     kind = list[bool] if switch else list[str]
     return inspect.Parameter(
         leaf, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
+
+
+def _offload() -> inspect.Parameter:
+    option = typer.Option(
+        "--offload", help="Launch with offload, with the defaults.", rich_help_panel=PANELS["offload"]
+    )
+    return inspect.Parameter(
+        "offload", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=Annotated[bool, option]
     )
 
 

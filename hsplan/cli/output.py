@@ -10,32 +10,35 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import stat
 import sys
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 
-from hsplan.errors import InputError, Problem
+from hsplan.errors import InputError, Problem, printable
 
 WIDTH = 100
 MIN_WIDTH = 80
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 ASCII = str.maketrans(
     {
-        "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "━": "=", "…": "...", "±": "+-", "·": "*", "→": "->", "≥": ">=",
-        "≤": "<=", "°": "deg",
+        "×": "x", "−": "-", "–": "-", "—": "-", "─": "-", "━": "=", "…": "...", "±": "+-", "·": "*", "→": "->",
+        "≥": ">=", "≤": "<=", "°": "deg",
     }
 )  # fmt: skip
 
 
 def emit(text: str, output: Path | None = None) -> None:
-    """Write `text` to stdout, or whole to the file `output`."""
+    """Write `text` to stdout, or whole and without colours to the file `output`."""
     text = text if text.endswith("\n") else text + "\n"
     if output is not None:
-        write_file(output, text)
+        write_file(output, COLOUR.sub("", text))
         return
     try:
         _write(sys.stdout, text)
@@ -113,6 +116,13 @@ def width() -> int:
     if sys.stdout is None or not sys.stdout.isatty():
         return WIDTH
     return max(MIN_WIDTH, min(shutil.get_terminal_size((WIDTH, 24)).columns, WIDTH))
+
+
+def wrapped(head: str, text: str, *, indent: int = 2) -> str:
+    """`head` and `text` in lines of the output's width, the later ones indented; words are never cut."""
+    return textwrap.fill(
+        head + printable(text), width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _write(stream: TextIO | None, text: str) -> None:

@@ -10,11 +10,6 @@ from hsplan.cli.output import is_terminal, width
 NUMERIC = frozenset("0123456789,.+-–− %")
 
 
-def number(value: int | None) -> str:
-    """An int with thousands separators, a dash for none."""
-    return "–" if value is None else f"{value:,}"
-
-
 def table(
     heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: Sequence[int] = (0,), strong: int | None = None
 ) -> str:
@@ -22,22 +17,29 @@ def table(
     The table as text, coloured only on a terminal.
 
     Columns in `left` are aligned to the left, the others to the right; `strong` is emphasised. A column of numbers
-    never wraps; other text wraps at spaces.
+    never wraps; other text wraps at spaces only.
     """
     from rich import box  # noqa: PLC0415 - rich takes longer to import than a plan to compute
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold" if strong is None else "")
+    drawn = Table(
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        collapse_padding=True,
+        header_style="bold" if strong is None else "",
+    )
     for i, head in enumerate(heads):
-        numeric = all(set(row[i]) <= NUMERIC for row in rows)
+        texts = [head, *(row[i] for row in rows)]
+        numeric = all(set(text) <= NUMERIC for text in texts[1:])
         drawn.add_column(
             head,
             justify="left" if i in left else "right",
             style="bold" if i == strong else "",
             header_style="bold" if i == strong else "",
-            no_wrap=numeric or (i == 0 and len(heads) > 1),
-            overflow="fold",
+            min_width=max(len(word) for text in texts for word in ["", *text.split()]),
+            no_wrap=numeric,
         )
     for row in rows:
         drawn.add_row(*row)
@@ -53,5 +55,5 @@ def table(
         emoji=False,
     )
     with console.capture() as capture:
-        console.print(drawn)
+        console.print(drawn, crop=False)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())

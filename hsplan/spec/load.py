@@ -30,7 +30,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     A spec with what errors and the weight reader need to know of its origin.
 
     `where(path)` is the printable place of a key; `is_config` says that `model` is a model's own config.json;
-    `folder` is the model folder; `unverified` what the shipped spec says was not checked against an original.
+    `folder` is the model folder; `unverified` what the shipped spec says was not checked against an original;
+    `title` names the spec for a reader: its name, else the file or folder it came from, else empty.
     """
 
     spec: Spec
@@ -38,6 +39,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     is_config: bool
     folder: Path | None
     unverified: tuple[str, ...]
+    title: str
 
 
 def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any]) -> Loaded:
@@ -55,10 +57,14 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
     if isinstance(named, str):
         model_source = _model_source(named, base, document.where)
         data = {**data, "model": _model_of(model_source)}
-    data = _split_engine(_merge(data, overrides) if overrides else data)
+    data = _split_engine(data)
+    if overrides:
+        data = _merge(data, overrides)
     where = _where(source, model_source, overrides)
+    checked = _resolve_weights_path(_convert(data, where), base)
     return Loaded(
-        spec=_resolve_weights_path(_convert(data, where), base),
+        spec=checked,
+        title=checked.name or source.title,
         where=where,
         is_config=model_source.is_config,
         folder=model_source.folder,
@@ -104,10 +110,14 @@ def _model_of(source: sources.Source) -> Any:
 def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """`data` with the overrides laid over it: a leaf goes into its section, a section is merged by key."""
     merged = dict(data)
-    for key, value in overrides.items():
+    weights: dict[str, Any] = {}
+    for key, value in _with_release(overrides).items():
         section = LEAVES.get(key)
         laid = value
-        if section is not None:
+        if section == "weights":
+            weights[key] = value
+            laid = weights
+        elif section is not None:
             laid = {key: value}
         elif key in ROOT_KEYS:
             section = key
@@ -126,8 +136,13 @@ def _split_engine(data: dict[str, Any]) -> dict[str, Any]:
     deployment = data.get("deployment")
     if not isinstance(deployment, Mapping) or "@" not in str(deployment.get("engine", "")):
         return data
-    engine, _, release = str(deployment["engine"]).partition("@")
-    return {**data, "deployment": {**deployment, "engine": engine, "release": release}}
+    return {**data, "deployment": _with_release(deployment)}
+
+
+def _with_release(keys: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`engine: sglang@0.5.17` as engine and release; a release of its own beside it wins."""
+    engine, at, release = str(keys.get("engine", "")).partition("@")
+    return {"release": release, **keys, "engine": engine} if at else keys
 
 
 def _convert(data: dict[str, Any], where: Callable[[str], str]) -> Spec:
@@ -204,15 +219,19 @@ def _section_problems(
             msgspec.convert(parse_bytes(value) if is_size else value, field.type)
         except (msgspec.ValidationError, OverflowError, RecursionError):
             yield Problem(
-                where=where(path), what=f"{shown(value)!r} is not valid", remedy=f"give {expected(field.type)}"
+                where=where(path), what=f"{_quoted(value)} is not valid", remedy=f"give {expected(field.type)}"
             )
         except ValueError as error:
-            yield Problem(where=where(path), what=f"{shown(value)!r} is not a size", remedy=str(error))
+            yield Problem(where=where(path), what=f"{_quoted(value)} is not a size", remedy=str(error))
     for key, field in fields.items():
         if field.required and key not in values:
             yield Problem(
                 where=where(section), what=f"`{section}.{key}` is missing", remedy=f"give {expected(field.type)}"
             )
+
+
+def _quoted(value: Any) -> str:
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
 
 
 def _unknown(key: object, section: str, known: tuple[str, ...], where: Callable[[str], str]) -> Problem:

@@ -16,6 +16,7 @@ import msgspec
 from hsplan.errors import InputError, Problem, nearest, shown
 from hsplan.spec.document import MAX_TEXT_BYTES, Document, parse_json, parse_yaml
 
+MAPPING = "spec"
 QUANT_FILE = "hf_quant_config.json"
 
 
@@ -30,6 +31,13 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     document: Document
     is_config: bool = False
     folder: Path | None = None
+
+    @property
+    def title(self) -> str:
+        """Name of the file, or of the folder around a config.json; empty for a mapping."""
+        if self.folder is not None:
+            return self.folder.resolve().name
+        return Path(self.document.origin).stem if self.document.origin != MAPPING else ""
 
 
 def shipped_folder() -> Path:
@@ -46,20 +54,20 @@ def shipped_names() -> list[str]:
 
 def from_mapping(data: Mapping[str, Any]) -> Source:
     """A spec given as a mapping; it is copied only where it changes later."""
-    return Source(document=Document(data=dict(data), origin="spec", where=lambda path: path or "spec"))
+    return Source(document=Document(data=dict(data), origin=MAPPING, where=lambda path: path or "spec"))
 
 
 def find(text: str | os.PathLike[str]) -> Source:
     """The source that `text` names. Raises InputError when there is none or it cannot be read."""
     name = os.fspath(text)
-    if os.sep not in name and (shipped := shipped_folder() / f"{name}.yaml").is_file():
-        return Source(document=parse_yaml(_read(shipped), shipped.name))
-    path = Path(name).expanduser()
     try:
+        if os.sep not in name and (shipped := shipped_folder() / f"{name}.yaml").is_file():
+            return Source(document=parse_yaml(_read(shipped), shipped.name))
+        path = Path(name).expanduser()
         if path.is_dir():
             return _folder(path)
         exists = path.exists()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(Problem(where=shown(name), what=f"cannot be read: {_reason(error)}")) from None
     if not exists:
         remedy = f"give a file, a model folder or a shipped spec; {nearest(name, shipped_names())}"
@@ -107,5 +115,5 @@ def _read(path: Path) -> str:
         raise InputError(Problem(where=str(path), what=f"cannot be read: {_reason(error)}")) from None
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)

@@ -1,0 +1,99 @@
+"""What swap-in keeps between steps: which token lies in which hot slot, when it was last used, and the miss plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+MAX_SLOTS = 2**15  # slot numbers are int16
+NEVER = -1
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SwapState:
+    """
+    Hot buffers of R requests in one layer that computes top-k; layers that share its top-k share its state.
+
+    `slot_tokens`, `slot_steps`: int32 [R, B], the token in a slot (−1: empty) and the step of its last use.
+    `token_slots`: int16 [R, C], the slot of a token (−1: not on the GPU). `host_rows`: int64 [R, C], the host pool
+    row of a token (−1: not backed), shared by all layers. `host_limit`: rows of the host pool. `page_tokens`: slots
+    behind the B; the first of them holds the newest token.
+
+    Device row of a slot: request row × (B + page) + slot. B from 1 to 32768, C below 2^21.
+    """
+
+    slot_tokens: torch.Tensor
+    slot_steps: torch.Tensor
+    token_slots: torch.Tensor
+    host_rows: torch.Tensor
+    host_limit: int
+    page_tokens: int
+
+    @property
+    def slots(self) -> int:
+        """Slots of the LRU, B."""
+        return int(self.slot_tokens.shape[1])
+
+    @property
+    def slots_and_page(self) -> int:
+        """Device rows of one request."""
+        return self.slots + self.page_tokens
+
+    @property
+    def max_tokens(self) -> int:
+        """Tokens that a request can have, C."""
+        return int(self.token_slots.shape[1])
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MissPlan:
+    """
+    Rows to load, recorded by one resolve and replayed by every layer that shares its top-k.
+
+    `src`: int64 [n, K] host pool rows, `dst`: int32 [n, K] device rows, `counts`: int32 [n] of each request.
+    `scratch`: int32 [n, K], used within a call.
+    """
+
+    src: torch.Tensor
+    dst: torch.Tensor
+    counts: torch.Tensor
+    scratch: torch.Tensor
+
+
+def new_state(
+    host_rows: torch.Tensor, *, slots: int, page_tokens: int, host_limit: int, device: torch.device | str
+) -> SwapState:
+    """
+    State of requests that start short: token t lies in slot t, and has not been used.
+
+    `host_rows` int64 [R, C]. Raises ValueError for sizes that the slot or token numbers cannot hold.
+    """
+    requests, max_tokens = host_rows.shape
+    if not 1 <= slots <= MAX_SLOTS:
+        raise ValueError(f"{slots} slots: give 1 to {MAX_SLOTS}")
+    if max_tokens >= 2**21:
+        raise ValueError(f"{max_tokens} tokens a request: give fewer than {2**21}")
+    resident = min(slots, max_tokens)
+    tokens = torch.full((requests, slots), -1, dtype=torch.int32, device=device)
+    where = torch.full((requests, max_tokens), -1, dtype=torch.int16, device=device)
+    tokens[:, :resident] = torch.arange(resident, dtype=torch.int32, device=device)
+    where[:, :resident] = torch.arange(resident, device=device).to(torch.int16)
+    return SwapState(
+        slot_tokens=tokens,
+        slot_steps=torch.full((requests, slots), NEVER, dtype=torch.int32, device=device),
+        token_slots=where,
+        host_rows=host_rows.to(device),
+        host_limit=host_limit,
+        page_tokens=page_tokens,
+    )
+
+
+def new_plan(requests: int, top_k: int, device: torch.device | str) -> MissPlan:
+    """An empty plan for batches of up to `requests`."""
+    return MissPlan(
+        src=torch.zeros((requests, top_k), dtype=torch.int64, device=device),
+        dst=torch.zeros((requests, top_k), dtype=torch.int32, device=device),
+        counts=torch.zeros(requests, dtype=torch.int32, device=device),
+        scratch=torch.zeros((requests, top_k), dtype=torch.int32, device=device),
+    )
