@@ -2,8 +2,7 @@
 A host pool of exact size, pinned for the GPU: layers and rows go in, one zero-copy tensor a layer comes out.
 
 Pinned allocations of torch round up to a power of two (pytorch #95823), so the pool maps anonymous memory itself and
-registers it with the CUDA driver. The driver interface, unlike the runtime's, leaves no sticky error behind when a
-registration fails. Without a GPU the same memory stays unregistered.
+registers it with the CUDA driver. Without a GPU the same memory stays unregistered.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import contextlib
 import ctypes
 import math
 import mmap
+import os
 import weakref
 from pathlib import Path
 from types import TracebackType
@@ -19,14 +19,12 @@ from typing import Self
 
 import torch
 
-from hsplan_kernels.memory import HostMemoryError, host_limits
+from hsplan_kernels.memory import HostMemoryError, cuda_present, host_limits, register, unregister
 
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
 PIECE_BYTES = 64 * 2**30  # one registration of 512 GiB fails on R580+ drivers (open-gpu-kernel-modules #1234)
 TOUCH_BYTES = 2**30  # a Ctrl-C waits for one such part
 NODES = Path("/sys/devices/system/node")
-_PORTABLE_AND_MAPPED = 3
-_NOT_REGISTERED = 713
 _MPOL_BIND = 2
 _MBIND = {"x86_64": 237, "aarch64": 235}  # system call numbers
 
@@ -117,39 +115,6 @@ def registration_pieces(num_layers: int, rows: int, row_bytes: int, piece_bytes:
     return [(start, min(step, stride - start % stride)) for start in starts]
 
 
-def cuda_present() -> bool:
-    """Whether there is a GPU to register memory for."""
-    return torch.cuda.is_available()
-
-
-def register(address: int, size: int) -> None:
-    """Pin `size` bytes for the GPU; HostMemoryError if it refuses or would see them at another address."""
-    torch.cuda.synchronize()  # makes the device's context this thread's
-    code = _driver().cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(size), _PORTABLE_AND_MAPPED)
-    if code:
-        memlock = host_limits().memlock_bytes
-        short = memlock is not None and memlock < size
-        raise HostMemoryError(
-            f"the CUDA driver cannot pin {size} bytes: {_error_name(code)}",
-            f"memlock is {memlock} bytes: raise it (ulimit -l)" if short else "plan a smaller host pool",
-        )
-    seen = ctypes.c_uint64()
-    code = _driver().cuMemHostGetDevicePointer_v2(ctypes.byref(seen), ctypes.c_void_p(address), 0)
-    if code or seen.value != address:
-        unregister(address)
-        raise HostMemoryError(
-            f"the GPU sees host memory {address:#x} at {seen.value:#x} ({_error_name(code)})",
-            "use a machine where both addresses are equal (unified addressing)",
-        )
-
-
-def unregister(address: int) -> None:
-    """Undo `register`; of memory that is not registered, nothing. HostMemoryError when the driver refuses."""
-    code = _driver().cuMemHostUnregister(ctypes.c_void_p(address))
-    if code not in {0, _NOT_REGISTERED}:
-        raise HostMemoryError(f"the CUDA driver cannot unpin {address:#x}: {_error_name(code)}", "end this process")
-
-
 def _register_piece(address: int, size: int, registered: list[int]) -> None:
     registered.append(address)  # before, so that a Ctrl-C in between unregisters it
     try:
@@ -204,8 +169,14 @@ def _bind(address: int, size: int, node: int | None) -> None:
     mask[node // 64] = 1 << node % 64
     libc = ctypes.CDLL(None, use_errno=True)
     arguments = (address, size, _MPOL_BIND, ctypes.addressof(mask), 64 * len(mask) + 1, 0)
-    if libc.syscall(_MBIND[_machine()], *map(ctypes.c_ulong, arguments)):
+    if libc.syscall(_MBIND.get(os.uname().machine, -1), *map(ctypes.c_ulong, arguments)):
         raise HostMemoryError(
             f"mbind to NUMA node {node} fails with errno {ctypes.get_errno()}",
             "allow mbind in the container (CAP_SYS_NICE) or leave the node open",
         )
+
+
+def _touch(mapping: mmap.mmap) -> None:
+    pages = torch.frombuffer(mapping, dtype=torch.uint8)[::PAGE_BYTES]
+    for part in pages.split(TOUCH_BYTES // PAGE_BYTES):
+        part.zero_()  # torch spreads it over its threads

@@ -1,7 +1,9 @@
-"""Addresses of pools as a table that kernels read, and what this machine says about its host memory."""
+"""Pools as kernels see them: tables of addresses, pinned host memory, and what the machine grants of it."""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +12,8 @@ from pathlib import Path
 import torch
 
 UNLIMITED = 2**60  # cgroup v1 writes "no limit" as 2^63 less a page
+_PORTABLE_AND_MAPPED = 3  # flags of cuMemHostRegister
+_NOT_REGISTERED = 713
 _Files = tuple[str, str, tuple[str, str]]
 _V2_FILES: _Files = ("memory.max", "memory.current", ("inactive_file", "active_file"))
 _V1_FILES: _Files = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
@@ -74,6 +78,56 @@ def host_limits(root: Path = Path("/")) -> HostLimits:
         cgroup_used_bytes=used,
         available_bytes=_available(root / "proc/meminfo"),
     )
+
+
+def cuda_present() -> bool:
+    """Whether there is a GPU to pin memory for."""
+    return torch.cuda.is_available()
+
+
+def register(address: int, size: int) -> None:
+    """
+    Pin `size` bytes for every GPU of the process.
+
+    Raises HostMemoryError if the driver refuses or the GPU would see them at another address. The driver's interface
+    is used since a failure of the runtime's would surface again at the next kernel launch.
+    """
+    torch.cuda.synchronize()  # makes the device's context this thread's
+    driver = _driver()
+    code = driver.cuMemHostRegister_v2(ctypes.c_void_p(address), ctypes.c_size_t(size), _PORTABLE_AND_MAPPED)
+    if code:
+        memlock = host_limits().memlock_bytes
+        short = memlock is not None and memlock < size
+        raise HostMemoryError(
+            f"the CUDA driver cannot pin {size} bytes: {_error_name(code)}",
+            f"memlock is {memlock} bytes: raise it (ulimit -l)" if short else "plan a smaller host pool",
+        )
+    seen = ctypes.c_uint64()
+    code = driver.cuMemHostGetDevicePointer_v2(ctypes.byref(seen), ctypes.c_void_p(address), 0)
+    if code or seen.value != address:
+        unregister(address)
+        raise HostMemoryError(
+            f"the GPU sees host memory {address:#x} at {seen.value:#x}: {_error_name(code)}",
+            "use a machine where both addresses are equal (unified addressing)",
+        )
+
+
+def unregister(address: int) -> None:
+    """Undo `register`; of memory that is not pinned, nothing. Raises HostMemoryError when the driver refuses."""
+    code = _driver().cuMemHostUnregister(ctypes.c_void_p(address))
+    if code not in {0, _NOT_REGISTERED}:
+        raise HostMemoryError(f"the CUDA driver cannot unpin {address:#x}: {_error_name(code)}", "end this process")
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _error_name(code: int) -> str:
+    name = ctypes.c_char_p()
+    _driver().cuGetErrorName(code, ctypes.byref(name))
+    return f"{(name.value or b'unknown').decode()} ({code})"
 
 
 def _cgroups(root: Path) -> list[tuple[int, int]]:

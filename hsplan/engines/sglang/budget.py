@@ -107,7 +107,8 @@ def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) 
     step = Step(
         "KV budget",
         f"{gib(pre.best, 3)} free × fraction {fraction:g} [{extra.memory.formula}] − weights {gib(target, 3)}"
-        f" − draft {gib(counted_draft, 3)} − overhead {gib(overhead.best, 3)}"
+        + (f" − draft {gib(counted_draft, 3)}" if counted_draft else "")
+        + f" − overhead {gib(overhead.best, 3)}"
         + (f" − multimodal {gib(reserve, 3)}" if reserve else "")
         + f" = {gib(kv.best, 3)}, range {gib(kv.low, 3)} to {gib(kv.high, 3)}",
         f"SGLang {release.name}: _profile_available_bytes",

@@ -1,0 +1,161 @@
+"""
+Backup: rows of new tokens from the device pools of all layers to the host pools.
+
+A kernel scatters single rows through tables of addresses, the copy engine stages whole pages of a prompt, and
+`BackupStream` orders both between the forward pass that wrote the rows and the one that may overwrite them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+import triton
+import triton.language as tl
+
+UNITS_PER_TILE = 512  # of 16 bytes: 8 KiB in flight a program
+PROGRAMS = 32  # the link is full from 16 on (measured, H200); the rest of the GPU belongs to the forward pass
+WARPS = 8
+DRAM_INT = 2**31
+
+
+def backup_rows(
+    device_table: torch.Tensor,
+    host_table: torch.Tensor,
+    src_rows: torch.Tensor,
+    dst_rows: torch.Tensor,
+    count: torch.Tensor,
+    *,
+    row_bytes: int,
+    num_layers: int,
+    device_rows: int,
+    host_rows: int,
+) -> None:
+    """
+    Copy row `src_rows[i]` of every device layer to row `dst_rows[i]` of the same host layer, for i < `count`.
+
+    `device_table`, `host_table`: int64 [num_layers], addresses of layers of `device_rows` and `host_rows` rows.
+    `src_rows`, `dst_rows`: int32 or int64 [n]; `count`: int32 [1]; entries from `count` on are padding. All tensors
+    lie on the device. An entry with either row negative or past its pool is skipped. Rows of `dst_rows` that occur
+    twice get the bytes of either entry, mixed. No host sync and no allocation: may be captured in a CUDA graph.
+
+    Raises ValueError for rows that are no multiple of 16 bytes and for shapes that do not fit together.
+    """
+    n = src_rows.numel()
+    if row_bytes % 16 or row_bytes < 16:
+        raise ValueError(f"rows of {row_bytes} bytes: give a multiple of 16")
+    if dst_rows.numel() != n or count.numel() != 1 or count.dtype != torch.int32:
+        raise ValueError(f"{n} source rows, {dst_rows.numel()} target rows: give as many, and one int32 count")
+    if {device_table.numel(), host_table.numel()} != {num_layers}:
+        raise ValueError(f"tables of {device_table.numel()} and {host_table.numel()} addresses for {num_layers} layers")
+    if n * num_layers >= DRAM_INT:
+        raise ValueError(f"{n} rows of {num_layers} layers: stay below 2^31 row copies a call")
+    tiles = triton.cdiv(n * num_layers * (row_bytes // 16), UNITS_PER_TILE)
+    if tiles:
+        _backup[(min(tiles, PROGRAMS),)](
+            device_table,
+            host_table,
+            src_rows,
+            dst_rows,
+            count,
+            n,
+            device_rows,
+            host_rows,
+            LAYERS=num_layers,
+            UNITS=row_bytes // 16,
+            TILE=UNITS_PER_TILE,
+            num_warps=WARPS,
+        )
+
+
+@triton.jit(do_not_specialize=["n", "device_rows", "host_rows"])
+def _backup(
+    p_device: tl.tensor,
+    p_host: tl.tensor,
+    p_src: tl.tensor,
+    p_dst: tl.tensor,
+    p_count: tl.tensor,
+    n: tl.tensor,
+    device_rows: tl.tensor,
+    host_rows: tl.tensor,
+    LAYERS: tl.constexpr,
+    UNITS: tl.constexpr,
+    TILE: tl.constexpr,
+) -> None:
+    count = tl.minimum(tl.load(p_count), n)
+    total = tl.maximum(count, 0).to(tl.int64) * (LAYERS * UNITS)
+    o_word = tl.arange(0, 2)
+    first = tl.program_id(0).to(tl.int64) * TILE
+    for start in range(first, total, tl.num_programs(0) * TILE):
+        o_unit = start + tl.arange(0, TILE)
+        inside = o_unit < total
+        pair = (o_unit // UNITS).to(tl.int32)  # layers outermost: neighbouring rows of a layer follow each other
+        layer = pair // count
+        entry = pair - layer * count
+        src = tl.load(p_src + entry, mask=inside, other=-1).to(tl.int64)
+        dst = tl.load(p_dst + entry, mask=inside, other=-1).to(tl.int64)
+        valid = inside & (src >= 0) & (src < device_rows) & (dst >= 0) & (dst < host_rows)
+        device = tl.load(p_device + layer, mask=inside, other=0).to(tl.pointer_type(tl.int64))
+        host = tl.load(p_host + layer, mask=inside, other=0).to(tl.pointer_type(tl.int64))
+        device = tl.multiple_of(device, 16)
+        host = tl.multiple_of(host, 16)
+        unit = o_unit % UNITS
+        o_src = ((src * UNITS + unit) * 2)[:, None] + o_word[None, :]  # [TILE, 2] words of 8 bytes
+        o_dst = ((dst * UNITS + unit) * 2)[:, None] + o_word[None, :]
+        words = tl.load(device[:, None] + o_src, mask=valid[:, None], other=0)
+        tl.store(host[:, None] + o_dst, words, mask=valid[:, None])
+
+
+def stage_pages(
+    device_layers: Sequence[torch.Tensor],
+    host_layers: Sequence[torch.Tensor],
+    device_page_ids: Sequence[int],
+    host_page_ids: Sequence[int],
+    *,
+    page_tokens: int,
+    row_bytes: int,
+    stream: torch.cuda.Stream | None,
+    piece_rows: int | None = None,
+) -> torch.cuda.Event | None:
+    """
+    Copy whole pages of all layers to the host with the copy engine; runs of consecutive pages are one copy.
+
+    Layers: uint8 [rows, row_bytes], the host's pinned; page p is rows p·page_tokens up to (p+1)·page_tokens. Page
+    ids are numbers on the host; a host page that occurs twice keeps the later one. `piece_rows`: `HostPool`'s, no
+    copy crosses a multiple of it. The caller orders `stream` after the producer, as `BackupStream` does. Returns the
+    event that ends the copies, None without a stream (CPU: they are done).
+
+    Raises ValueError, before anything is copied, for lists of unequal length, for a page that is not whole inside its
+    pool, and for layers that do not fit the rows.
+    """
+    if len(device_page_ids) != len(host_page_ids) or len(device_layers) != len(host_layers):
+        raise ValueError("unequal numbers of pages or layers: each device page and layer has one on the host")
+    for side, layers, pages in (("device", device_layers, device_page_ids), ("host", host_layers, host_page_ids)):
+        if any(layer.shape[1:] != (row_bytes,) or layer.dtype != torch.uint8 for layer in layers):
+            raise ValueError(f"{side} layers are not uint8 [rows, {row_bytes}]")
+        whole = min((layer.shape[0] // page_tokens for layer in layers), default=0)
+        if outside := [page for page in pages if not 0 <= page < whole]:
+            raise ValueError(f"{side} page {outside[0]} of {whole}: give whole pages of the pool")
+    runs = list(_runs(device_page_ids, host_page_ids, page_tokens, piece_rows))
+    with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+        for device, host in zip(device_layers, host_layers, strict=True):
+            for src, dst, rows in runs:
+                host[dst : dst + rows].copy_(device[src : src + rows], non_blocking=True)
+    return None if stream is None else stream.record_event()
+
+
+def _runs(
+    device_pages: Sequence[int], host_pages: Sequence[int], page_tokens: int, piece_rows: int | None
+) -> Iterator[tuple[int, int, int]]:
+    start = 0
+    for end in range(1, len(device_pages) + 1):
+        steps = end < len(device_pages) and (device_pages[end] - device_pages[end - 1], host_pages[end] - host_pages[end - 1])
+        if steps == (1, 1):
+            continue
+        src, dst, rows = device_pages[start] * page_tokens, host_pages[start] * page_tokens, (end - start) * page_tokens
+        while rows:
+            taken = min(rows, piece_rows - dst % piece_rows) if piece_rows else rows
+            yield src, dst, taken
+            src, dst, rows = src + taken, dst + taken, rows - taken
+        start = end

@@ -1,0 +1,53 @@
+"""What the README shows is what the commands print, and its tables are those of the code."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from hsplan.cli import main
+from hsplan.engines import ENGINES
+from hsplan.engines.sglang.releases import FIRST_BUILD, RELEASES
+from hsplan.families import FAMILIES
+from hsplan.hardware import GPUS
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = [tuple(block.split("\n", 1)) for block in re.findall(r"```console\n\$ (.+?)\n?```", README, re.DOTALL)]
+SHOWN = [(command.rpartition("&& ")[2], output) for command, output in (b for b in BLOCKS if len(b) == 2)]
+
+
+def test_the_readme_shows_at_least_two_commands_with_their_output():
+    assert len(SHOWN) >= 2
+
+
+@pytest.mark.parametrize(("command", "output"), SHOWN, ids=[command[:50] for command, _ in SHOWN])
+def test_a_shown_output_is_what_the_command_prints(command, output, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("NO_COLOR", "1")
+    program, *arguments = shlex.split(command)
+    assert program == "hsplan"
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.rstrip() == output.rstrip()
+
+
+def test_ci_runs_the_test_command_of_the_readme_word_for_word():
+    commands = [block[0] for block in BLOCKS if "pytest" in block[0]]
+    assert len(commands) == 1
+    assert commands[0] in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+
+
+def test_the_support_tables_name_all_releases_families_architectures_and_gpus():
+    for release in RELEASES:
+        assert release in README
+    assert FIRST_BUILD in README
+    assert "SGLang" in README
+    assert list(ENGINES) == ["sglang"]
+    for family in FAMILIES:
+        for architecture in family.ARCHITECTURES:
+            assert f"`{architecture}`" in README
+    for gpu in GPUS:
+        assert f"`{gpu}`" in README
