@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 
 KIB, MIB, GIB, TIB = 2**10, 2**20, 2**30, 2**40
 UNITS = {
@@ -30,7 +30,7 @@ def parse_bytes(value: int | str) -> int:
         unit = match[2].upper()
         if unit not in UNITS:
             raise ValueError(f"unknown unit {match[2]!r}: use GiB (2^30 bytes), GB (10^9 bytes), MiB, TiB, …")
-        number = int(Decimal(match[1]) * UNITS[unit])
+        number = int(Fraction(match[1]) * UNITS[unit])
     if not 0 <= number <= MAX_BYTES:
         raise ValueError("must be from 0 to 1 EiB")
     return number

@@ -109,8 +109,9 @@ def rope_rows(model: Mapping[str, Any], max_positions: int) -> int:
     scaling = model.get("rope_scaling") or model.get("rope_parameters")
     if isinstance(scaling, Mapping):
         factor, original = scaling.get("factor"), scaling.get("original_max_position_embeddings")
-        if isinstance(factor, int | float) and isinstance(original, int) and 0 < factor * original < 2**31:
-            return int(factor * original)
+        if isinstance(factor, int | float) and isinstance(original, int):
+            sane = 0 < original < 2**31 and 0 < factor < 2**20
+            return min(int(factor * original), 2**31) if sane else max_positions
     return max_positions
 
 

@@ -20,6 +20,7 @@ from hsplan.errors import InputError, Problem, shown
 MAX_TEXT_BYTES = 8 * 2**20
 MAX_DEPTH = 40
 MAX_NODES = 200_000
+NOT_DECIMAL = re.compile(r"[-+]?(?:[0-9][0-9_]*(?::[0-9][0-9_.]*)+|0[0-9_]+)")
 UNVERIFIED = re.compile(r"^#\s*unverified:\s*(.+?)\s*$", re.MULTILINE)
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -63,8 +64,8 @@ def parse_json(text: str, origin: str) -> Document:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         data = dict(items)
         if len(data) < len(items):
-            keys = [key for key, _ in items]
-            key = next(key for key in keys if keys.count(key) > 1)
+            seen: set[str] = set()
+            key = next(key for key, _ in items if key in seen or seen.add(key))  # type: ignore[func-returns-value]
             raise InputError(Problem(where=where(key), what="the key stands twice", remedy="keep one"))
         return data
 
@@ -85,9 +86,11 @@ def parse_json(text: str, origin: str) -> Document:
 
 
 def _limit_depth(text: str) -> None:
-    """Raise ValueError for nesting that no spec has: composing recurses, so this comes first."""
+    """Raise ValueError for nesting and sizes that no spec has: composing recurses, so this comes first."""
     depth = 0
-    for event in yaml.parse(text, Loader=_LOADER):
+    for count, event in enumerate(yaml.parse(text, Loader=_LOADER)):
+        if count > MAX_NODES:
+            raise ValueError(f"more than {MAX_NODES:,} values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > MAX_DEPTH:
@@ -109,7 +112,7 @@ class _Builder:
     def __init__(self, origin: str, lines: dict[str, int]) -> None:
         self.origin = origin
         self.lines = lines
-        self.nodes = 0
+        self.nodes = self.depth = 0
         self.scalars = _LOADER("")
 
     def fail(self, node: yaml.Node, what: str, remedy: str = "") -> InputError:
@@ -117,18 +120,26 @@ class _Builder:
 
     def value(self, node: yaml.Node, path: str) -> Any:
         self.nodes += 1
+        self.depth += 1
         if self.nodes > MAX_NODES:
             raise self.fail(node, f"more than {MAX_NODES:,} values once the aliases are written out")
+        if self.depth > MAX_DEPTH:
+            raise self.fail(node, "an alias holds itself, or aliases nest too deep")
         if isinstance(node, yaml.MappingNode):
-            return self.mapping(node, path)
-        if isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
-            return [self.value(child, path) for child in node.value]
-        return self.scalar(node)
+            found: Any = self.mapping(node, path)
+        elif isinstance(node, yaml.SequenceNode) and node.tag == "tag:yaml.org,2002:seq":
+            found = [self.value(child, path) for child in node.value]
+        else:
+            found = self.scalar(node)
+        self.depth -= 1
+        return found
 
     def scalar(self, node: yaml.Node) -> Any:
         if node.tag not in _SCALARS:
             kind = node.tag.rsplit(":", 1)[-1]
             raise self.fail(node, f"a value of type {shown(kind)}", "quote it if a text is meant")
+        if NOT_DECIMAL.fullmatch(node.value):
+            return node.value  # YAML 1.1 reads 1:30 in base 60 and 010 in base 8; nobody means that here
         try:
             return self.scalars.construct_object(node)
         except (ValueError, yaml.YAMLError):

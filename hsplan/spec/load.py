@@ -87,13 +87,13 @@ def _where(source: sources.Source, model: sources.Source, overrides: Mapping[str
 
 
 def _model_source(name: str, base: Path, where: Callable[[str], str]) -> sources.Source:
-    beside = base / name
     try:
+        beside = base / Path(name).expanduser()
         return sources.find(beside if os.sep in name or beside.exists() else name)
     except InputError as error:
         problems = [msgspec.structs.replace(p, where=p.where or where("model")) for p in error.problems]
         raise InputError(problems) from None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RuntimeError):
         raise InputError(Problem(where=where("model"), what=f"no model {shown(name)!r}")) from None
 
 
@@ -174,7 +174,11 @@ def _resolve_weights_path(spec: Spec, base: Path) -> Spec:
     """A relative `weights.path` is meant from the folder of the spec file."""
     if spec.weights == "auto" or spec.weights.path is None:
         return spec
-    path = base / Path(spec.weights.path).expanduser()
+    try:
+        path = base / Path(spec.weights.path).expanduser()
+    except RuntimeError:
+        where, what = "weights.path", f"no home folder for {shown(spec.weights.path)!r}"
+        raise InputError(Problem(where=where, what=what, remedy="write the whole path")) from None
     return msgspec.structs.replace(spec, weights=msgspec.structs.replace(spec.weights, path=str(path)))
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from hsplan.errors import InputError, Problem
+from hsplan.errors import InputError, Problem, shown
 from hsplan.families import Model
 
 MAX_HEADER_BYTES = 100 * 2**20
@@ -20,6 +20,8 @@ _EXPERT = re.compile(r"^mlp\.experts\.\d+\.")
 _PARAMETER = re.compile(
     r"\.(weight|bias|qweight|qzeros|scales|g_idx|(weight|input)_(scale|scale_2|scale_inv|packed|shape|zero_point))$"
 )
+# LongCat numbers its two attention and two dense sub-layers: self_attn.0.q_b_proj, mlps.1.down_proj.
+_SUB_LAYER = re.compile(r"^(self_attn|mlps)\.\d\.")
 _SHARDS = {
     "self_attn.q_b_proj": "attention",
     "self_attn.kv_b_proj": "attention",
@@ -27,6 +29,9 @@ _SHARDS = {
     "mlp.gate_proj": "dense",
     "mlp.up_proj": "dense",
     "mlp.down_proj": "dense",
+    "mlps.gate_proj": "dense",
+    "mlps.up_proj": "dense",
+    "mlps.down_proj": "dense",
 }
 
 
@@ -57,7 +62,10 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
 
     Raises InputError when there is no safetensors file, a file of the index is missing or a header is broken.
     """
-    files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    try:
+        files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
+    except OSError as error:
+        raise InputError(Problem(where=shown(str(folder)), what=f"cannot be read: {error.strerror}")) from None
     if not files:
         remedy = "give a folder that holds the model's *.safetensors files"
         raise InputError(Problem(where=str(folder), what="no safetensors files", remedy=remedy))
@@ -67,7 +75,10 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
     indexers: defaultdict[int, int] = defaultdict(int)
     for file in files:
         for name, size in _tensor_sizes(file):
-            layer, module = _place(name)
+            try:
+                layer, module = _place(name)
+            except ValueError as error:
+                raise _broken(file, error) from None
             if layer is not None and layer >= model.num_attention_layers:
                 if module not in ("embed_tokens", "shared_head.head"):
                     draft[_shard(module)] += size
@@ -103,8 +114,12 @@ def _tensor_sizes(file: Path) -> list[tuple[str, int]]:
         entries: dict[str, Any] = json.loads(header)
         return [(name, _span(entry["data_offsets"])) for name, entry in entries.items() if name != "__metadata__"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = f"the safetensors header cannot be read: {type(error).__name__}"
-        raise InputError(Problem(where=str(file), what=what, remedy="download the file again")) from None
+        raise _broken(file, error) from None
+
+
+def _broken(file: Path, error: Exception) -> InputError:
+    what = f"the safetensors header cannot be read: {type(error).__name__}"
+    return InputError(Problem(where=str(file), what=what, remedy="download the file again"))
 
 
 def _span(offsets: Any) -> int:
@@ -118,7 +133,7 @@ def _place(name: str) -> tuple[int | None, str]:
     """Layer id and module name below it, without the parameter's own suffix."""
     match = _LAYER.search(name)
     module = match[2] if match else name.removeprefix("language_model.").removeprefix("model.")
-    return (int(match[1]) if match else None), _PARAMETER.sub("", module)
+    return (int(match[1]) if match else None), _SUB_LAYER.sub(r"\1.", _PARAMETER.sub("", module))
 
 
 def _shard(module: str) -> str:

@@ -1,8 +1,7 @@
 """
 Backup: rows of new tokens from the device pools of all layers to the host pools.
 
-A kernel scatters single rows through tables of addresses, the copy engine stages whole pages of a prompt, and
-`BackupStream` orders both between the forward pass that wrote the rows and the one that may overwrite them.
+A kernel scatters single rows, the copy engine stages whole pages, `BackupStream` orders both between two forwards.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import triton.language as tl
 UNITS_PER_TILE = 512  # of 16 bytes: 8 KiB in flight a program
 PROGRAMS = 32  # the link is full from 16 on (measured, H200); the rest of the GPU belongs to the forward pass
 WARPS = 8
-DRAM_INT = 2**31
+MAX_COPIES = 2**31 - 1  # a row copy has an int32 number in the kernel
 
 
 def backup_rows(
@@ -49,8 +48,8 @@ def backup_rows(
         raise ValueError(f"{n} source rows, {dst_rows.numel()} target rows: give as many, and one int32 count")
     if {device_table.numel(), host_table.numel()} != {num_layers}:
         raise ValueError(f"tables of {device_table.numel()} and {host_table.numel()} addresses for {num_layers} layers")
-    if n * num_layers >= DRAM_INT:
-        raise ValueError(f"{n} rows of {num_layers} layers: stay below 2^31 row copies a call")
+    if n * num_layers > MAX_COPIES:
+        raise ValueError(f"{n} rows of {num_layers} layers: give at most {MAX_COPIES} row copies a call")
     tiles = triton.cdiv(n * num_layers * (row_bytes // 16), UNITS_PER_TILE)
     if tiles:
         _backup[(min(tiles, PROGRAMS),)](
@@ -145,15 +144,58 @@ def stage_pages(
     return None if stream is None else stream.record_event()
 
 
+class BackupStream:
+    """
+    A side stream for backups: after the producer of the rows, before the next forward pass that may overwrite them.
+
+        with backups.after(producer, src_rows, dst_rows, count, *device_layers):
+            backup_rows(...)
+        backups.hold(consumer)  # when everything else is under way
+
+    `stream` and `event` (the end of the last backup) are None on the CPU, where everything is in order already.
+    Under CUDA-graph capture both calls belong into the same graph: an event recorded inside cannot be waited outside.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self.stream = torch.cuda.Stream(device) if torch.device(device).type == "cuda" else None
+        self.event: torch.cuda.Event | None = None
+
+    @contextlib.contextmanager
+    def after(self, producer: torch.cuda.Stream | None, *tensors: torch.Tensor) -> Iterator[None]:
+        """
+        Run the block on the side stream, once `producer` has done what it has been given so far.
+
+        `tensors`: all that the block uses on the device; their memory is not reused before the side stream is done.
+        The event is recorded on the way out, after an exception too: copies may be under way.
+        """
+        if self.stream is None or producer is None:
+            yield
+            return
+        self.stream.wait_event(producer.record_event())
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(self.stream)
+        with torch.cuda.stream(self.stream):
+            try:
+                yield
+            finally:
+                self.event = self.stream.record_event()
+
+    def hold(self, consumer: torch.cuda.Stream | None) -> None:
+        """Make `consumer` wait for the last backup; without one, nothing."""
+        if self.event is not None and consumer is not None:
+            consumer.wait_event(self.event)
+
+
 def _runs(
     device_pages: Sequence[int], host_pages: Sequence[int], page_tokens: int, piece_rows: int | None
 ) -> Iterator[tuple[int, int, int]]:
+    pages = list(zip(device_pages, host_pages, strict=True))
     start = 0
-    for end in range(1, len(device_pages) + 1):
-        steps = end < len(device_pages) and (device_pages[end] - device_pages[end - 1], host_pages[end] - host_pages[end - 1])
-        if steps == (1, 1):
+    for end in range(1, len(pages) + 1):
+        if end < len(pages) and pages[end] == (pages[end - 1][0] + 1, pages[end - 1][1] + 1):
             continue
-        src, dst, rows = device_pages[start] * page_tokens, host_pages[start] * page_tokens, (end - start) * page_tokens
+        src, dst, rows = pages[start][0] * page_tokens, pages[start][1] * page_tokens, (end - start) * page_tokens
         while rows:
             taken = min(rows, piece_rows - dst % piece_rows) if piece_rows else rows
             yield src, dst, taken

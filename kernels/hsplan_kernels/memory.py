@@ -82,7 +82,7 @@ def host_limits(root: Path = Path("/")) -> HostLimits:
 
 def cuda_present() -> bool:
     """Whether there is a GPU to pin memory for."""
-    return torch.cuda.is_available()
+    return bool(torch.cuda.is_available())
 
 
 def register(address: int, size: int) -> None:

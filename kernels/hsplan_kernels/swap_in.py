@@ -2,7 +2,7 @@
 Swap-in: resolve top-k token ids to hot-buffer rows, evict the least recently used, load the missed rows.
 
 Two launches. `resolve` runs one program a request: a token→slot map that survives between steps answers hits with K
-lookups; only when something misses, two to four histograms find the victims. `copy_planned` spreads all missed
+lookups; only when something misses, a few counting passes find the victims. `copy_planned` spreads all missed
 rows of the batch over a fixed grid and reads them from pinned host memory by pointer. No host sync, no allocation.
 
 Eviction order: step of last use, then token id, smaller first.
@@ -16,8 +16,7 @@ import triton.language as tl
 
 from hsplan_kernels.state import MissPlan, SwapState
 
-AGE_BINS = 1024
-CHUNK = 4096
+CHUNK = 8192
 RESOLVE_WARPS = 8
 COPY_PROGRAMS = 128
 COPY_ROWS = 4
@@ -46,8 +45,6 @@ def resolve(
     n, k = top_k.shape
     if k & (k - 1) or k > state.slots:
         raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots")
-    token_bits = (state.max_tokens - 1).bit_length()
-    shift = max(token_bits - 10, 0)
     _resolve[(n,)](
         top_k,
         request_rows,
@@ -69,10 +66,7 @@ def resolve(
         K=k,
         B=state.slots,
         CHUNK_SLOTS=min(triton.next_power_of_2(state.slots), CHUNK),
-        BINS=AGE_BINS,
-        SHIFT=shift,
-        HIGH_BINS=2048,
-        LOW_BINS=2 ** (shift + 1),
+        TOKENS=triton.next_power_of_2(state.max_tokens),
         num_warps=RESOLVE_WARPS,
     )
 
@@ -126,10 +120,7 @@ def _resolve(
     K: tl.constexpr,
     B: tl.constexpr,
     CHUNK_SLOTS: tl.constexpr,
-    BINS: tl.constexpr,
-    SHIFT: tl.constexpr,
-    HIGH_BINS: tl.constexpr,
-    LOW_BINS: tl.constexpr,
+    TOKENS: tl.constexpr,
 ):
     i_n = tl.program_id(0).to(tl.int64)
     o_k = tl.arange(0, K)
@@ -171,10 +162,7 @@ def _resolve(
                 count,
                 B,
                 CHUNK_SLOTS,
-                BINS,
-                SHIFT,
-                HIGH_BINS,
-                LOW_BINS,
+                TOKENS,
             )
             tl.debug_barrier()
             victim = tl.load(p_scratch + i_n * K + rank, mask=first, other=0)
@@ -193,95 +181,130 @@ def _resolve(
 
 
 @triton.jit
-def _victims(
-    p_steps,
-    p_tokens,
-    p_victims,
-    now,
-    count,
-    B: tl.constexpr,
-    CHUNK_SLOTS: tl.constexpr,
-    BINS: tl.constexpr,
-    SHIFT: tl.constexpr,
-    HIGH_BINS: tl.constexpr,
-    LOW_BINS: tl.constexpr,
-):
+def _victims(p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr, TOKENS: tl.constexpr):
     """Write the `count` slots that come first in (step, token) to p_victims, in slot order."""
-    o_bin = tl.arange(0, BINS)
+    # Steps: octaves of age first, since most slots are young, then ninths of what is left.
+    low, high, below, done = _narrow_octave(p_steps, now, count, B, CHUNK_SLOTS)
+    while low < high:
+        width = (high - low + 9) // 9
+        c0, c1, c2, c3 = _count(p_steps, p_tokens, now, low, width, 0, B, CHUNK_SLOTS, False)
+        low, high, below, done = _narrow(c0, c1, c2, c3, count, low, high, width, below)
+    threshold = low
+    token_limit = tl.full([], TOKENS, tl.int32)
+    if done == 0:
+        # Ties in the threshold's step: the smallest tokens of them.
+        take = count - below
+        token_low = tl.full([], 0, tl.int32)
+        token_high = tl.full([], TOKENS - 1, tl.int32)
+        under = tl.full([], 0, tl.int32)
+        while token_low < token_high:
+            width = (token_high - token_low + 9) // 9
+            c0, c1, c2, c3 = _count(p_steps, p_tokens, now, token_low, width, threshold, B, CHUNK_SLOTS, True)
+            token_low, token_high, under, done = _narrow(
+                c0, c1, c2, c3, take, token_low, token_high, width, under
+            )
+        token_limit = token_low
     o_s = tl.arange(0, CHUNK_SLOTS)
-    # Ages from 1; age 0 is a slot used in this step. The last bin holds all that is older.
-    ages = tl.zeros([BINS], dtype=tl.int32)
-    for c in range(0, B, CHUNK_SLOTS):
-        step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        ages += tl.histogram(tl.minimum(now - step, BINS - 1), BINS)
-    at_least = tl.sum(ages, 0) - tl.cumsum(ages, 0) + ages
-    age = tl.max(tl.where(at_least >= count, o_bin, 0), 0)
-    threshold = now - age
-    older = tl.sum(tl.where(o_bin > age, ages, 0), 0)
-    if age == BINS - 1:
-        threshold, older = _old_threshold(p_steps, now, count, B, CHUNK_SLOTS)
-    take = count - older
-    high = tl.full([], 1 << 30, tl.int32)
-    low = tl.full([], 1 << 30, tl.int32)
-    tied = 0
-    for c in range(0, B, CHUNK_SLOTS):
-        step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        tied += tl.sum((step == threshold).to(tl.int32), 0)
-    if tied > take:
-        o_high = tl.arange(0, HIGH_BINS)
-        highs = tl.zeros([HIGH_BINS], dtype=tl.int32)
-        for c in range(0, B, CHUNK_SLOTS):
-            step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-            token = tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=-1)
-            key = tl.where(step == threshold, (tl.maximum(token, 0) >> SHIFT) + 1, 0)
-            highs += tl.histogram(key, HIGH_BINS)
-        highs = tl.where(o_high == 0, 0, highs)
-        up_to = tl.cumsum(highs, 0)
-        high = tl.min(tl.where(up_to >= take, o_high, HIGH_BINS), 0) - 1
-        rest = take - tl.sum(tl.where(o_high <= high, highs, 0), 0)
-        o_low = tl.arange(0, LOW_BINS)
-        lows = tl.zeros([LOW_BINS], dtype=tl.int32)
-        for c in range(0, B, CHUNK_SLOTS):
-            step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-            token = tl.maximum(tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=-1), 0)
-            inside = (step == threshold) & (token >> SHIFT == high)
-            lows += tl.histogram(tl.where(inside, (token & ((1 << SHIFT) - 1)) + 1, 0), LOW_BINS)
-        lows = tl.where(o_low == 0, 0, lows)
-        low = tl.min(tl.where(tl.cumsum(lows, 0) >= rest, o_low, LOW_BINS), 0) - 1
     written = 0
     for c in range(0, B, CHUNK_SLOTS):
         step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        token = tl.maximum(tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=-1), 0)
-        token_high, token_low = token >> SHIFT, token & ((1 << SHIFT) - 1)
-        small = (token_high < high) | ((token_high == high) & (token_low <= low))
-        chosen = (step < threshold) | ((step == threshold) & small)
+        token = tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=-1)
+        chosen = (step < threshold) | ((step == threshold) & (token <= token_limit))
         at = written + tl.cumsum(chosen.to(tl.int32), 0) - 1
-        # Equal empty slots can be one too many: the first ones serve.
+        # Equal empty slots can be too many: the first ones serve.
         tl.store(p_victims + at, c + o_s, mask=chosen & (at < count))
         written += tl.sum(chosen.to(tl.int32), 0)
 
 
 @triton.jit
-def _old_threshold(p_steps, now, count, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr):
-    """The largest step such that at least `count` slots are not newer, by bisection; and how many are older."""
+def _pair(key, inside, t0, t1):
+    """How many keys are at most t0 and t1: two 16-bit counters in one word, so that one sum counts both."""
+    return tl.sum(tl.where(inside & (key <= t0), 1, 0) + tl.where(inside & (key <= t1), 1 << 16, 0), 0)
+
+
+@triton.jit
+def _count(
+    p_steps, p_tokens, now, low, width, threshold, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr, TIES: tl.constexpr
+):
+    """How many keys are at most low + i·width − 1 for i = 1…8, two a word; keys are steps, or tokens of one step."""
     o_s = tl.arange(0, CHUNK_SLOTS)
-    low = tl.full([], -1, tl.int32)
-    high = now - 1
-    while low < high:
-        middle = low + (high - low) // 2
-        found = 0
-        for c in range(0, B, CHUNK_SLOTS):
-            step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-            found += tl.sum((step <= middle).to(tl.int32), 0)
-        if found >= count:
-            high = middle
-        else:
-            low = middle + 1
-    older = 0
+    c0 = 0
+    c1 = 0
+    c2 = 0
+    c3 = 0
+    t = low - 1
     for c in range(0, B, CHUNK_SLOTS):
         step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        older += tl.sum((step < low).to(tl.int32), 0)
-    return low, older
+        inside = step < now
+        key = step
+        if TIES:
+            inside = step == threshold
+            key = tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=0)
+        c0 += _pair(key, inside, t + width, t + 2 * width)
+        c1 += _pair(key, inside, t + 3 * width, t + 4 * width)
+        c2 += _pair(key, inside, t + 5 * width, t + 6 * width)
+        c3 += _pair(key, inside, t + 7 * width, t + 8 * width)
+    return c0, c1, c2, c3
+
+
+@triton.jit
+def _of(i: tl.constexpr, c0, c1, c2, c3):
+    """The i-th of the eight counts."""
+    word = c0 if i < 2 else (c1 if i < 4 else (c2 if i < 6 else c3))
+    return (word >> (16 * (i % 2))) & 0xFFFF
+
+
+@triton.jit
+def _narrow(c0, c1, c2, c3, need, low, high, width, below):
+    """The ninth of [low, high] that holds the `need`-th key, the keys below it, and whether it ends on it exactly."""
+    ninth = 0
+    done = 0
+    end = high
+    for i in tl.static_range(8):
+        c = _of(i, c0, c1, c2, c3)
+        less = c < need
+        ninth += less.to(tl.int32)
+        below = tl.where(less, c, below)
+        exact = (c == need) & (done == 0)
+        end = tl.where(exact, low + (i + 1) * width - 1, end)
+        done = tl.where(exact, 1, done)
+    start = low + ninth * width
+    new_high = tl.minimum(start + width - 1, high)
+    return tl.where(done == 1, end, start), tl.where(done == 1, end, new_high), below, done
+
+
+@triton.jit
+def _narrow_octave(p_steps, now, need, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr):
+    """As `_narrow`, with ages 256, 128, … 2 as the bounds, over all steps before `now`."""
+    o_s = tl.arange(0, CHUNK_SLOTS)
+    c0 = 0
+    c1 = 0
+    c2 = 0
+    c3 = 0
+    for c in range(0, B, CHUNK_SLOTS):
+        step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
+        c0 += _pair(step, step < now, now - 256, now - 128)
+        c1 += _pair(step, step < now, now - 64, now - 32)
+        c2 += _pair(step, step < now, now - 16, now - 8)
+        c3 += _pair(step, step < now, now - 4, now - 2)
+    low = tl.full([], -1, tl.int32)
+    high = now - 1
+    below = 0
+    done = 0
+    found = 0
+    for i in tl.static_range(8):
+        c = _of(i, c0, c1, c2, c3)
+        bound = now - (256 >> i)
+        less = c < need
+        low = tl.where(less, tl.maximum(bound + 1, -1), low)
+        below = tl.where(less, c, below)
+        first = (c >= need) & (found == 0)
+        exact = first & (c == need)
+        high = tl.where(first, bound, high)
+        low = tl.where(exact, bound, low)
+        done = tl.where(exact, 1, done)
+        found = tl.where(first, 1, found)
+    return low, tl.maximum(high, -1), below, done
 
 
 @triton.jit

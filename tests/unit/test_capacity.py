@@ -45,7 +45,13 @@ def test_without_offload_the_pool_divided_by_the_context_is_the_limit():
     """68,719,476,736 // 53,940 in pages of 64 are 1,273,984 tokens, 38.9 requests of 32,768."""
     found = entry("elided")
     assert found["max_total_num_tokens"] == 1_273_984
-    assert found["concurrency"]["limits"] == {"gpu": 38, "host": None, "hot_buffer": None, "max_running": 2048, "link": None}
+    assert found["concurrency"]["limits"] == {
+        "gpu": 38,
+        "host": None,
+        "hot_buffer": None,
+        "max_running": 2048,
+        "link": None,
+    }
     assert (found["concurrency"]["requests"], found["concurrency"]["binding"]) == (38, "gpu")
 
 
@@ -155,7 +161,13 @@ def test_memory_here_is_what_is_available(machine):
 
 @pytest.mark.parametrize(
     ("limit", "current", "left"),
-    [("max", "5", 1_024_000), ("700000", "200000", 500_000), ("9000000", "5", 1_024_000), ("100", "900", 0), ("x", "5", 1_024_000)],
+    [
+        ("max", "5", 1_024_000),
+        ("700000", "200000", 500_000),
+        ("9000000", "5", 1_024_000),
+        ("100", "900", 0),
+        ("x", "5", 1_024_000),
+    ],
 )
 def test_memory_here_is_never_more_than_the_cgroup_leaves(machine, limit, current, left):
     meminfo, cgroup = machine
@@ -178,7 +190,10 @@ def test_a_machine_that_does_not_tell_its_memory_is_an_error_of_input(machine, t
     meminfo.write_text(text)
     with pytest.raises(InputError) as caught:
         available_bytes("offload.host_memory", meminfo, cgroup)
-    assert caught.value.lines() == ["offload.host_memory: this system does not tell its free memory", '  give a size such as "2TiB"']
+    assert caught.value.lines() == [
+        "offload.host_memory: this system does not tell its free memory",
+        '  give a size such as "2TiB"',
+    ]
 
 
 def test_a_machine_without_such_a_file_is_an_error_of_input(tmp_path):
@@ -216,7 +231,11 @@ def test_a_budget_below_zero_has_no_tokens_and_no_requests():
     plan = hsplan.plan(spec_of(GLM_5_2, weights={"bytes_per_rank": "500GiB"})).to_dict()
     for found in plan["scenarios"].values():
         assert found["kv_budget_bytes"] < 0
-        assert (found["max_total_num_tokens"], found["concurrency"]["requests"], found["host_pool_bytes"] >= 0) == (0, 0, True)
+        assert (found["max_total_num_tokens"], found["concurrency"]["requests"], found["host_pool_bytes"] >= 0) == (
+            0,
+            0,
+            True,
+        )
 
 
 # Budgets of the four scenarios
@@ -289,7 +308,9 @@ DEPLOYMENTS = st.fixed_dictionaries(
     {
         "gpu": st.sampled_from(sorted(GPUS)),
         "tp": st.sampled_from([1, 2, 4, 8, 16]),
-        "release": st.sampled_from(["0.5.17", "0.5.18", "0.5.20", "0.5.22", "0.5.23", "main-2026-02-20", "main-2026-06-20"]),
+        "release": st.sampled_from(
+            ["0.5.17", "0.5.18", "0.5.20", "0.5.22", "0.5.23", "main-2026-02-20", "main-2026-06-20"]
+        ),
     },
     optional={
         "draft_layers": st.integers(0, 2),
@@ -331,7 +352,11 @@ def test_every_ledger_accounts_for_the_whole_card_and_every_figure_follows_from_
         host = sum(line["bytes"] for line in found["ledger"] if line["place"] == "host")
         assert host == found["host_pool_bytes"]
 
-        tokens, page, cell = found["max_total_num_tokens"], found["row"]["page_tokens"], found["bytes_per_token"]["charged"]
+        tokens, page, cell = (
+            found["max_total_num_tokens"],
+            found["row"]["page_tokens"],
+            found["bytes_per_token"]["charged"],
+        )
         low, high = found["max_total_num_tokens_range"]
         assert low <= tokens <= high
         assert tokens % page == 0

@@ -40,7 +40,11 @@ def by_release(old, middle, new):
 
 
 def cases(*rows):
-    return [pytest.param(release, keys, cell, id=f"{name} {release}") for name, keys, *columns in rows for release, cell in by_release(*columns)]
+    return [
+        pytest.param(release, keys, cell, id=f"{name} {release}")
+        for name, keys, *columns in rows
+        for release, cell in by_release(*columns)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,19 +67,33 @@ def test_the_cell_of_glm_5_2_is_the_published_one(release, keys, cell):
     assert charged(GLM_5_2, release, **keys) == cell
 
 
-@pytest.mark.parametrize(("release", "cell"), [("0.5.18", 47_700), ("0.5.19", 47_700), ("0.5.20", 55_224), ("0.5.21", 55_224), ("0.5.22", 55_224), ("0.5.23", 55_224)])
+@pytest.mark.parametrize(
+    ("release", "cell"),
+    [
+        ("0.5.18", 47_700),
+        ("0.5.19", 47_700),
+        ("0.5.20", 55_224),
+        ("0.5.21", 55_224),
+        ("0.5.22", 55_224),
+        ("0.5.23", 55_224),
+    ],
+)
 def test_the_external_linker_switches_elision_off_from_0_5_20_on(release, cell):
     assert charged(GLM_5_2, release, **RAW, **LINKER) == cell
 
 
 @pytest.mark.parametrize("release", EVERY)
-@pytest.mark.parametrize(("keys", "cell"), [(RAW, 55_224), (PACKED, 61_464), (BF16, 100_152)], ids=["raw", "packed", "bf16"])
+@pytest.mark.parametrize(
+    ("keys", "cell"), [(RAW, 55_224), (PACKED, 61_464), (BF16, 100_152)], ids=["raw", "packed", "bf16"]
+)
 def test_glm_5_shares_nothing_and_pays_for_every_layer(release, keys, cell):
     assert charged(GLM_5, release, **keys) == cell
 
 
 @pytest.mark.parametrize("release", EVERY)
-@pytest.mark.parametrize(("keys", "cell"), [(RAW, 43_188), (PACKED, 48_068), (BF16, 78_324)], ids=["raw", "packed", "bf16"])
+@pytest.mark.parametrize(
+    ("keys", "cell"), [(RAW, 43_188), (PACKED, 48_068), (BF16, 78_324)], ids=["raw", "packed", "bf16"]
+)
 def test_the_cell_of_deepseek_v3_2_is_the_published_one(release, keys, cell):
     assert charged(DEEPSEEK_V3_2, release, **keys) == cell
 
@@ -98,7 +116,9 @@ def test_one_mtp_layer_adds_its_own_row_and_index_key(release, model, keys, cell
 
 
 @pytest.mark.parametrize("release", EVERY)
-@pytest.mark.parametrize(("keys", "cell", "with_draft"), [(BF16, 70_272, 71_424), (PACKED, 35_136, 35_712)], ids=["bf16", "fp8"])
+@pytest.mark.parametrize(
+    ("keys", "cell", "with_draft"), [(BF16, 70_272, 71_424), (PACKED, 35_136, 35_712)], ids=["bf16", "fp8"]
+)
 def test_plain_mla_pays_no_index_term(release, keys, cell, with_draft):
     found = rates(DEEPSEEK_V3, release, **keys)
     assert (found["charged"], found["stored_index"]) == (cell, 0)
@@ -140,7 +160,9 @@ def test_what_elision_under_offload_would_bring_is_priced_beside_it(ratio, cell)
     assert plan["scenarios"]["elided+offload"]["engine_applies"] is False
 
 
-@pytest.mark.parametrize(("release", "draft"), [("0.5.18", 656 + 132 * 2), ("0.5.21", 656 + 132 * 2), ("0.5.22", 656 * 2 + 132 * 2)])
+@pytest.mark.parametrize(
+    ("release", "draft"), [("0.5.18", 656 + 132 * 2), ("0.5.21", 656 + 132 * 2), ("0.5.22", 656 * 2 + 132 * 2)]
+)
 def test_draft_rows_are_multiplied_by_the_ratio_from_0_5_22_on(release, draft):
     assert rates(GLM_5_2, release, **PACKED, **MTP, offload={})["draft"] == draft
 
@@ -264,7 +286,9 @@ def test_dcp_of_plain_mla_changes_no_cell():
     assert charged(DEEPSEEK_V3, "0.5.23", gpu="b200", dcp=2, **MTP) == 71_424
 
 
-@pytest.mark.parametrize("keys", [{"release": "0.5.21"}, HICACHE, PD_DECODE, {"offload": {}}], ids=["0.5.21", "HiCache", "PD", "HiSparse"])
+@pytest.mark.parametrize(
+    "keys", [{"release": "0.5.21"}, HICACHE, PD_DECODE, {"offload": {}}], ids=["0.5.21", "HiCache", "PD", "HiSparse"]
+)
 def test_dcp_of_dsa_models_is_refused_where_the_engine_does(keys):
     with pytest.raises(UnsupportedError):
         hsplan.plan(spec_of(GLM_5_2, gpu="b200", dcp=2, kv_budget="64GiB", **keys))
@@ -273,7 +297,10 @@ def test_dcp_of_dsa_models_is_refused_where_the_engine_does(keys):
 # LongCat
 
 
-@pytest.mark.parametrize(("release", "cell"), [("0.5.17", 56 * 1152 + 56 * 132), ("0.5.18", 56 * 1152 + 28 * 132), ("0.5.23", 56 * 1152 + 28 * 132)])
+@pytest.mark.parametrize(
+    ("release", "cell"),
+    [("0.5.17", 56 * 1152 + 56 * 132), ("0.5.18", 56 * 1152 + 28 * 132), ("0.5.23", 56 * 1152 + 28 * 132)],
+)
 def test_longcat_with_an_indexer_pays_for_two_sub_layers_a_block(release, cell):
     model = {**LONGCAT_FLASH, "index_topk": 2048, "index_head_dim": 128, "index_n_heads": 32, "cli_factor": 2}
     assert charged(model, release, **BF16) == cell
@@ -296,7 +323,9 @@ def test_the_tokens_of_the_published_comparison_come_out_of_its_budgets():
     assert below["scenarios"]["baseline"]["max_total_num_tokens"] == 2_574_784
 
 
-@pytest.mark.parametrize(("cap", "tokens"), [(None, 1_440_640), (1_000_000, 1_000_000), (1_000_001, 1_000_000), (100, 64), (63, 0)])
+@pytest.mark.parametrize(
+    ("cap", "tokens"), [(None, 1_440_640), (1_000_000, 1_000_000), (1_000_001, 1_000_000), (100, 64), (63, 0)]
+)
 def test_max_total_tokens_caps_the_pool_in_whole_pages(cap, tokens):
     """64 GiB // 47,700 = 1,440,660; in pages of 64: 1,440,640."""
     plan = hsplan.plan(spec_of(GLM_5_2, **RAW, kv_budget="64GiB", max_total_tokens=cap)).to_dict()

@@ -50,7 +50,9 @@ def test_a_duplicate_yaml_key_is_refused_with_both_lines():
 
 
 def test_a_duplicate_section_is_refused_with_both_lines():
-    assert refused(parse_yaml, "model: {}\n# a comment\nmodel: {}\n")[0] == "a.yaml:3: model stands twice, first in line 1"
+    assert (
+        refused(parse_yaml, "model: {}\n# a comment\nmodel: {}\n")[0] == "a.yaml:3: model stands twice, first in line 1"
+    )
 
 
 def test_the_same_key_in_two_sections_is_no_duplicate():
@@ -89,7 +91,13 @@ def test_an_unknown_alias_is_refused_with_its_line():
 
 @pytest.mark.parametrize(
     "text",
-    ["a: " + "[" * 100_000, "a: " + "[" * 60 + "]" * 60, "- " * 50_000, "".join(" " * i + "a:\n" for i in range(60)), "{a: " * 5_000],
+    [
+        "a: " + "[" * 100_000,
+        "a: " + "[" * 60 + "]" * 60,
+        "- " * 50_000,
+        "".join(" " * i + "a:\n" for i in range(60)),
+        "{a: " * 5_000,
+    ],
     ids=["open flow", "closed flow", "block list", "block mapping", "flow mapping"],
 )
 def test_absurd_nesting_is_refused(text):
@@ -122,7 +130,16 @@ def test_a_tag_is_refused_and_nothing_is_built_from_it(text):
     assert refused(parse_yaml, text)[0].startswith("a.yaml:1")
 
 
-@pytest.mark.parametrize(("text", "key"), [("1: x\n", "1"), ("true: x\n", "true"), ("null: x\n", "null"), ("2026-01-01: x\n", "2026-01-01"), ("1.5: x\n", "1.5")])
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("1: x\n", "1"),
+        ("true: x\n", "true"),
+        ("null: x\n", "null"),
+        ("2026-01-01: x\n", "2026-01-01"),
+        ("1.5: x\n", "1.5"),
+    ],
+)
 def test_a_key_that_is_no_text_is_refused(text, key):
     assert refused(parse_yaml, text) == [f"a.yaml:1: a key must be a text, not {key}", "  quote it"]
 
@@ -194,7 +211,9 @@ def test_broken_yaml_is_refused_with_its_line(text, line):
     assert refused(parse_yaml, text)[0].startswith(f"a.yaml:{line}: not valid YAML: ")
 
 
-@pytest.mark.parametrize("text", ["", "\n\n", "# only a comment\n", "---\n", "null\n", "~", "x", "42", "[1, 2]", "- a\n- b\n"])
+@pytest.mark.parametrize(
+    "text", ["", "\n\n", "# only a comment\n", "---\n", "null\n", "~", "x", "42", "[1, 2]", "- a\n- b\n"]
+)
 def test_what_is_no_mapping_is_refused(text):
     assert refused(parse_yaml, text) == ["a.yaml:1: not a mapping", "  a spec is a mapping that starts with `model:`"]
 
@@ -247,13 +266,17 @@ def test_a_duplicate_behind_many_json_keys_is_found_soon():
     refused(parse_json, "{" + keys + ', "k14999": 2}', "config.json", seconds=1)
 
 
-@pytest.mark.parametrize("text", ["", " ", "{", '{"a": ', '{"a": 1', '{"a": 1,}', "{'a': 1}", '{"a": 1} {"b": 2}', '{"a": "\n"}', "nul"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "{", '{"a": ', '{"a": 1', '{"a": 1,}', "{'a': 1}", '{"a": 1} {"b": 2}', '{"a": "\n"}', "nul"]
+)
 def test_broken_or_truncated_json_is_refused_with_its_line(text):
     assert refused(parse_json, text, "config.json")[0].startswith("config.json:1: not valid JSON: ")
 
 
 def test_the_line_of_a_json_error_is_that_of_the_error():
-    assert refused(parse_json, '{\n "a": 1,\n "b": oops\n}', "config.json")[0].startswith("config.json:3: not valid JSON: ")
+    assert refused(parse_json, '{\n "a": 1,\n "b": oops\n}', "config.json")[0].startswith(
+        "config.json:3: not valid JSON: "
+    )
 
 
 @pytest.mark.parametrize("text", ["[]", "1", '"x"', "null", "NaN"])
@@ -305,6 +328,11 @@ def test_any_text_is_read_or_refused(text):
             assert all(line.isprintable() for line in error.lines())
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda kids: st.lists(kids) | st.dictionaries(st.text(), kids)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda kids: st.lists(kids) | st.dictionaries(st.text(), kids),
+    )
+)
 def test_data_written_as_json_comes_back_unchanged(data):
     assert parse_json(json.dumps({"a": data}), "config.json").data == {"a": data}

@@ -114,7 +114,12 @@ def test_an_unknown_format_needs_given_weights_or_a_given_budget():
     assert caught.value.lines()[1] == "  give weights.bytes_per_rank, weights.path or deployment.kv_budget"
     plan = hsplan.plan(spec_of(fields, kv_budget="64GiB")).to_dict()
     assert any("all scenarios have the same budget" in line for line in plan["not_modelled"])
-    assert hsplan.plan(spec_of(fields, weights={"bytes_per_rank": "90GiB"})).to_dict()["scenarios"]["elided"]["kv_budget_bytes"] > 0
+    assert (
+        hsplan.plan(spec_of(fields, weights={"bytes_per_rank": "90GiB"})).to_dict()["scenarios"]["elided"][
+            "kv_budget_bytes"
+        ]
+        > 0
+    )
 
 
 HOSTILE = {

@@ -156,12 +156,17 @@ def test_max_running_requests_never_raises_the_graph_batch_nor_caps_a_given_one(
     assert settings(max_running_requests=16, cuda_graph_max_bs=64).max_bs == 64
 
 
-@pytest.mark.parametrize(("release", "value"), [("0.5.17", 0.886), ("0.5.18", 0.886), ("0.5.20", 0.897), ("0.5.22", 0.897), ("0.5.23", 0.897)])
+@pytest.mark.parametrize(
+    ("release", "value"),
+    [("0.5.17", 0.886), ("0.5.18", 0.886), ("0.5.20", 0.897), ("0.5.22", 0.897), ("0.5.23", 0.897)],
+)
 def test_pipeline_parallelism_drops_the_prefill_graph_from_0_5_20_on(release, value):
     assert fraction(release=release, tp=4, pp=2, gpus=8) == value
 
 
-@pytest.mark.parametrize(("release", "value"), [("0.5.17", 0.897), ("0.5.18", 0.886), ("0.5.20", 0.886), ("0.5.23", 0.886)])
+@pytest.mark.parametrize(
+    ("release", "value"), [("0.5.17", 0.897), ("0.5.18", 0.886), ("0.5.20", 0.886), ("0.5.23", 0.886)]
+)
 def test_plain_mla_has_a_prefill_graph_from_0_5_18_on(release, value):
     assert fraction(DEEPSEEK_V3, release=release) == value
 

@@ -53,7 +53,12 @@ def test_a_name_is_read_in_any_case():
 
 @pytest.mark.parametrize(
     ("name", "remedy"),
-    [("h2000", "did you mean h200?"), ("B20", "did you mean b200?"), ("mi355", "did you mean mi355x?"), ("rtxpro6000", "did you mean rtx-pro-6000?")],
+    [
+        ("h2000", "did you mean h200?"),
+        ("B20", "did you mean b200?"),
+        ("mi355", "did you mean mi355x?"),
+        ("rtxpro6000", "did you mean rtx-pro-6000?"),
+    ],
 )
 def test_an_unknown_card_is_refused_with_the_nearest_name(name, remedy):
     with pytest.raises(InputError) as caught:

@@ -119,7 +119,9 @@ def test_a_request_may_be_as_long_as_the_logical_pool_since_august_2026(release,
 # What the engine refuses
 
 
-@pytest.mark.parametrize(("buffer", "ok"), [(2047, False), (2048, True), (4096, True), (32_704, True), (32_768, False), (100_000, False)])
+@pytest.mark.parametrize(
+    ("buffer", "ok"), [(2047, False), (2048, True), (4096, True), (32_704, True), (32_768, False), (100_000, False)]
+)
 def test_the_hot_buffer_holds_top_k_and_fits_16_bit_slot_numbers(buffer, ok):
     if ok:
         assert entry(offload={"device_buffer_size": buffer})["available"] is True

@@ -58,7 +58,9 @@ def test_parameters_are_the_published_ones(fields, units, parameters):
     assert inventory_of(fields).parameters(units) == parameters
 
 
-@pytest.mark.parametrize(("fields", "parameters"), [(DEEPSEEK_V3_2, 13_959_424), (GLM_5, 9_371_904), (LONGCAT_FLASH_LITE_SPARSE, 3_588_224)])
+@pytest.mark.parametrize(
+    ("fields", "parameters"), [(DEEPSEEK_V3_2, 13_959_424), (GLM_5, 9_371_904), (LONGCAT_FLASH_LITE_SPARSE, 3_588_224)]
+)
 def test_an_indexer_has_the_published_parameters(fields, parameters):
     assert inventory_of(fields).parameters({"owner": 1}) == parameters
 
@@ -106,7 +108,17 @@ def checkpoint_bytes(fields, units, format_of):
         (KIMI_K2, K2_UNITS, fp8, 1_029_173_249_888),
         (KIMI_K2_5, K2_UNITS, experts_of_the_stack_in("int4"), 594_206_457_856),
     ],
-    ids=["GLM-5.2 bf16", "GLM-5.2 fp8", "GLM-5.2 nvfp4", "GLM-5 bf16", "GLM-5 fp8", "V3 fp8", "V3.2 fp8", "K2 fp8", "K2.5 int4"],
+    ids=[
+        "GLM-5.2 bf16",
+        "GLM-5.2 fp8",
+        "GLM-5.2 nvfp4",
+        "GLM-5 bf16",
+        "GLM-5 fp8",
+        "V3 fp8",
+        "V3.2 fp8",
+        "K2 fp8",
+        "K2.5 int4",
+    ],
 )
 def test_a_checkpoint_has_the_published_bytes(fields, units, format_of, n_bytes):
     assert checkpoint_bytes(fields, units, format_of) == n_bytes
@@ -133,7 +145,12 @@ def test_a_matrix_takes_its_values_and_its_scales(number_format, rows, cols, n_b
 
 @pytest.mark.parametrize(
     ("fields", "name"),
-    [(GLM_5, "vocab_size"), (GLM_5, "index_n_heads"), (DEEPSEEK_V3, "n_routed_experts"), (LONGCAT_FLASH_LITE_SPARSE, "zero_expert_num")],
+    [
+        (GLM_5, "vocab_size"),
+        (GLM_5, "index_n_heads"),
+        (DEEPSEEK_V3, "n_routed_experts"),
+        (LONGCAT_FLASH_LITE_SPARSE, "zero_expert_num"),
+    ],
 )
 def test_a_field_that_the_inventory_lacks_is_named(fields, name):
     model = model_of({key: value for key, value in fields.items() if key != name})

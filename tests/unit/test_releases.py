@@ -56,7 +56,19 @@ def test_an_unknown_release_is_refused_with_the_nearest_one(release, nearest):
     assert remedy.startswith(f"  nearest: {nearest}; known: 0.5.17, 0.5.18, ")
 
 
-@pytest.mark.parametrize("release", ["x" * 10_000, "9" * 10_000, "0.5.\u00b2", "0.5.\u0661\u0667", "\x1b[2J", "main-2026-08-17\n", "main-2026-8-17", "MAIN-2026-08-17"])
+@pytest.mark.parametrize(
+    "release",
+    [
+        "x" * 10_000,
+        "9" * 10_000,
+        "0.5.\u00b2",
+        "0.5.\u0661\u0667",
+        "\x1b[2J",
+        "main-2026-08-17\n",
+        "main-2026-8-17",
+        "MAIN-2026-08-17",
+    ],
+)
 def test_an_odd_release_is_refused_in_two_printable_lines(release):
     with pytest.raises(UnsupportedError) as caught:
         planned(release)
@@ -64,18 +76,31 @@ def test_an_odd_release_is_refused_in_two_printable_lines(release):
     assert all(line.isprintable() and len(line) < 250 for line in caught.value.lines())
 
 
-@pytest.mark.parametrize(("build", "nearest"), [("main-2025-10-07", "main-2025-10-08"), ("main-2024-01-01", "main-2025-10-08"), ("main-0001-01-01", "main-2025-10-08")])
+@pytest.mark.parametrize(
+    ("build", "nearest"),
+    [
+        ("main-2025-10-07", "main-2025-10-08"),
+        ("main-2024-01-01", "main-2025-10-08"),
+        ("main-0001-01-01", "main-2025-10-08"),
+    ],
+)
 def test_a_build_before_the_first_known_one_is_refused(build, nearest):
     with pytest.raises(UnsupportedError) as caught:
         planned(build)
-    assert caught.value.lines() == [f"deployment.release: SGLang {build} is older than the first known build", f"  nearest: {nearest}"]
+    assert caught.value.lines() == [
+        f"deployment.release: SGLang {build} is older than the first known build",
+        f"  nearest: {nearest}",
+    ]
 
 
 @pytest.mark.parametrize("build", ["main-2026-10-31", "main-2027-01-01", "main-9999-12-31"])
 def test_a_build_after_the_last_read_release_is_refused(build):
     with pytest.raises(UnsupportedError) as caught:
         planned(build)
-    assert caught.value.lines() == [f"deployment.release: SGLang {build} is newer than what hsplan has read", "  nearest: 0.5.23"]
+    assert caught.value.lines() == [
+        f"deployment.release: SGLang {build} is newer than what hsplan has read",
+        "  nearest: 0.5.23",
+    ]
 
 
 @pytest.mark.parametrize("day", ["2026-13-01", "2026-02-30", "2026-00-10", "0000-01-01", "2026-06-31"])
@@ -100,7 +125,19 @@ def test_a_build_between_two_releases_says_what_is_uncertain(build, words):
     assert "the build is priced without it" in notes(build)[0]
 
 
-@pytest.mark.parametrize("release", ["main-2026-08-17", "main-2026-09-04", "main-2026-09-18", "main-2026-10-01", "main-2026-10-15", "0.5.19", "0.5.21", "0.5.23"])
+@pytest.mark.parametrize(
+    "release",
+    [
+        "main-2026-08-17",
+        "main-2026-09-04",
+        "main-2026-09-18",
+        "main-2026-10-01",
+        "main-2026-10-15",
+        "0.5.19",
+        "0.5.21",
+        "0.5.23",
+    ],
+)
 def test_releases_and_builds_of_a_known_state_carry_no_such_note(release):
     assert notes(release) == []
 

@@ -123,7 +123,9 @@ def test_the_table_of_a_202752_context_takes_1_55_gib():
     assert table_bytes(GLM_5_2, max_model_len=202_752, max_running_requests=2048) == 2_049 * 202_756 * 4
 
 
-@pytest.mark.parametrize(("release", "columns"), [("0.5.18", 163_840 + 71), ("0.5.20", 163_840 + 135), ("0.5.23", 163_840 + 135)])
+@pytest.mark.parametrize(
+    ("release", "columns"), [("0.5.18", 163_840 + 71), ("0.5.20", 163_840 + 135), ("0.5.23", 163_840 + 135)]
+)
 def test_dcp_widens_the_pages_of_the_table_from_0_5_20_on(release, columns):
     """2 × 4 + 64 × 2 − 1 = 135; before, the page of one rank."""
     keys = {"gpu": "b200", "dcp": 2, "draft_layers": 1, "max_running_requests": 48, "release": release}

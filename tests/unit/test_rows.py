@@ -64,7 +64,9 @@ def test_auto_resolves_as_the_engine_does_on_cuda(release, gpu, model, flags, ba
 
 @pytest.mark.parametrize("gpu", ["mi300x", "mi355x"])
 @pytest.mark.parametrize(
-    ("releases", "backend"), [(TILELANG_BY_DEFAULT, "tilelang"), (TRITON_BY_DEFAULT, "triton")], ids=["tilelang", "triton"]
+    ("releases", "backend"),
+    [(TILELANG_BY_DEFAULT, "tilelang"), (TRITON_BY_DEFAULT, "triton")],
+    ids=["tilelang", "triton"],
 )
 def test_auto_resolves_as_the_engine_does_on_rocm(gpu, releases, backend):
     for release in releases:
@@ -72,7 +74,17 @@ def test_auto_resolves_as_the_engine_does_on_rocm(gpu, releases, backend):
         assert row(DEEPSEEK_V3_2, gpu, release=release, **FP8) == (backend, RAW)
 
 
-@pytest.mark.parametrize(("gpu", "dtype"), [("a100", "bfloat16"), ("h200", "bfloat16"), ("b200", "fp8_e4m3"), ("gb300", "fp8_e4m3"), ("rtx-pro-6000", "fp8_e4m3"), ("mi355x", "bfloat16")])
+@pytest.mark.parametrize(
+    ("gpu", "dtype"),
+    [
+        ("a100", "bfloat16"),
+        ("h200", "bfloat16"),
+        ("b200", "fp8_e4m3"),
+        ("gb300", "fp8_e4m3"),
+        ("rtx-pro-6000", "fp8_e4m3"),
+        ("mi355x", "bfloat16"),
+    ],
+)
 def test_auto_dtype_of_dsa_follows_the_card_and_never_the_checkpoint(gpu, dtype):
     for quantization in (None, NVFP4):
         model = {**GLM_5, "quantization_config": quantization}
@@ -97,7 +109,7 @@ def test_a_backend_of_the_user_decides_the_fp8_row(gpu, backend, n_bytes):
     assert row(GLM_5, gpu, attention_backend=backend, **FP8) == (backend, n_bytes)
 
 
-@pytest.mark.parametrize(("release", "n_bytes"), [("0.5.20", PACKED), ("0.5.22", RAW), ("0.5.23", RAW)])
+@pytest.mark.parametrize(("release", "n_bytes"), [("0.5.22", RAW), ("0.5.23", RAW)])
 def test_tilelang_on_cuda_keeps_fp8_rows_raw_from_0_5_22_on(release, n_bytes):
     assert row(GLM_5, "h200", attention_backend="tilelang", release=release, **FP8) == ("tilelang", n_bytes)
 
@@ -193,7 +205,10 @@ def test_rows_of_one_plan_differ_between_scenarios_on_blackwell():
     assert found == {"baseline": 576, "elided": 576, "offload": 656, "elided+offload": 656}
 
 
-@pytest.mark.parametrize(("release", "available"), [("0.5.17", False), ("0.5.18", True), ("0.5.23", True), ("main-2026-08-10", False), ("main-2026-08-11", True)])
+@pytest.mark.parametrize(
+    ("release", "available"),
+    [("0.5.17", False), ("0.5.18", True), ("0.5.23", True), ("main-2026-08-10", False), ("main-2026-08-11", True)],
+)
 def test_glm_in_fp8_on_sm120_offloads_from_the_change_of_11_august_2026_on(release, available):
     found = scenario(GLM_5_2, "rtx-pro-6000", "offload", release=release)
     assert found["available"] is available
@@ -251,6 +266,7 @@ def test_a_model_without_an_indexer_cannot_offload():
         (GLM_5, "rtx-pro-6000", {"attention_backend": "trtllm", **FP8}),
         (GLM_5, "h200", {"attention_backend": "tilelang", "release": "0.5.17", **FP8}),
         (GLM_5, "h200", {"attention_backend": "tilelang", "release": "0.5.18", **FP8}),
+        (GLM_5, "h200", {"attention_backend": "tilelang", "release": "0.5.20", **FP8}),
         (GLM_5, "h200", {"attention_backend": "triton", "release": "0.5.20", **FP8}),
         (GLM_5, "b200", {"attention_backend": "flashmla_sparse_q8", **FP8}),
         (GLM_5, "h200", {"attention_backend": "flashmla_sparse_q8", **BFLOAT16}),
@@ -261,7 +277,13 @@ def test_a_model_without_an_indexer_cannot_offload():
         (DEEPSEEK_V3, "b200", {"attention_backend": "cutlass_mla", "release": "0.5.20"}),
         (DEEPSEEK_V3, "b200", {"attention_backend": "tokenspeed_mla", "release": "0.5.23"}),
     ],
-    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value.values())) if len(value) < 5 else value["model_type"],
+    ids=lambda value: (
+        value
+        if isinstance(value, str)
+        else " ".join(map(str, value.values()))
+        if len(value) < 5
+        else value["model_type"]
+    ),
 )
 def test_a_backend_that_the_engine_refuses_on_this_card_is_refused(model, gpu, flags):
     with pytest.raises(HsplanError) as caught:
@@ -343,7 +365,17 @@ BLOCK_FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128], "kv_cache_q
         (COMPRESSED_FP8, "0.5.18", "bfloat16"),
         (COMPRESSED_FP8, "0.5.20", "fp8_e4m3"),
     ],
-    ids=["none 17", "int4 23", "modelopt 17", "modelopt 23", "fp8 17", "fp8 18", "compressed 17", "compressed 18", "compressed 20"],
+    ids=[
+        "none 17",
+        "int4 23",
+        "modelopt 17",
+        "modelopt 23",
+        "fp8 17",
+        "fp8 18",
+        "compressed 17",
+        "compressed 18",
+        "compressed 20",
+    ],
 )
 def test_auto_dtype_of_plain_mla_follows_the_checkpoint_as_far_as_the_release_reads_it(quantization, release, dtype):
     model = {**DEEPSEEK_V3, "quantization_config": quantization}

@@ -137,7 +137,12 @@ def test_the_last_stage_holds_the_head_and_the_norm(folder, model):
 def test_a_prefix_for_the_language_model_changes_nothing(tmp_path, model):
     write_header(tmp_path / "model.safetensors", {f"language_model.{name}": size for name, size in MAIN.items()})
     found = read_folder(tmp_path, model, (0, 2))
-    assert (found.main["embed"], found.main["head"], found.main["attention"], found.indexers[0]) == (1_000, 2_000, 18_004, 101)
+    assert (found.main["embed"], found.main["head"], found.main["attention"], found.indexers[0]) == (
+        1_000,
+        2_000,
+        18_004,
+        101,
+    )
 
 
 def test_sub_layers_of_longcat_are_divided_like_those_of_other_models(tmp_path):
@@ -164,7 +169,9 @@ def test_a_folder_is_planned_from_its_own_headers(folder):
 
 
 def test_an_mtp_layer_in_a_folder_is_loaded_only_when_the_deployment_drafts(folder):
-    names = [line["name"] for line in hsplan.plan(folder, gpu="h200", tp=2).to_dict()["scenarios"]["baseline"]["ledger"]]
+    names = [
+        line["name"] for line in hsplan.plan(folder, gpu="h200", tp=2).to_dict()["scenarios"]["baseline"]["ledger"]
+    ]
     assert "draft weights" not in names
 
 
@@ -200,13 +207,18 @@ def test_a_folder_without_safetensors_is_planned_from_its_config(tmp_path):
 def refused(folder, **overrides):
     """The printed lines of the error."""
     with pytest.raises(InputError) as caught:
-        hsplan.plan({"model": TINY, "weights": {"path": str(folder)}, "deployment": {"gpu": "h200", "tp": 1}}, **overrides)
+        hsplan.plan(
+            {"model": TINY, "weights": {"path": str(folder)}, "deployment": {"gpu": "h200", "tp": 1}}, **overrides
+        )
     assert all(line.isprintable() for line in caught.value.lines())
     return caught.value.lines()
 
 
 def test_a_folder_without_weights_is_refused(tmp_path):
-    assert refused(tmp_path) == [f"{tmp_path}: no safetensors files", "  give a folder that holds the model's *.safetensors files"]
+    assert refused(tmp_path) == [
+        f"{tmp_path}: no safetensors files",
+        "  give a folder that holds the model's *.safetensors files",
+    ]
 
 
 def test_a_file_instead_of_a_folder_is_refused(tmp_path):
@@ -221,7 +233,20 @@ def test_a_file_of_the_index_that_is_missing_is_named(folder):
     assert remedy == "  finish the download, or give bytes_per_rank"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"weight_map": 3}', '{"weight_map": {"a": [1]}}', '{"weight_map": null}', "[" * 100_000, "\xff"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        '{"weight_map": 3}',
+        '{"weight_map": {"a": [1]}}',
+        '{"weight_map": null}',
+        "[" * 100_000,
+        "\xff",
+    ],
+)
 def test_a_broken_index_is_refused(folder, text):
     (folder / "model.safetensors.index.json").write_bytes(text.encode("latin-1"))
     assert refused(folder)[0] == f"{folder}/model.safetensors.index.json: cannot be read as a safetensors index"

@@ -33,7 +33,10 @@ def owner_ids(release, **fields):
 
 @pytest.mark.parametrize("release", ["0.5.17", *FIRST, *NEWEST, "main-2026-06-06"])
 def test_glm_5_2_as_published_computes_21_layers(release):
-    fields = {key: GLM_5_2[key] for key in ("index_topk_freq", "index_skip_topk_offset", "index_topk_pattern", "indexer_types")}
+    fields = {
+        key: GLM_5_2[key]
+        for key in ("index_topk_freq", "index_skip_topk_offset", "index_topk_pattern", "indexer_types")
+    }
     assert owner_ids(release, **fields) == EVERY_FOURTH_FROM_2
 
 
@@ -95,7 +98,9 @@ def test_a_pattern_shorter_than_the_model_leaves_the_rest_full(release):
     assert len(owners) == 77
 
 
-@pytest.mark.parametrize(("releases", "full"), [(NEWEST, EVERY_FOURTH_FROM_2), (FIRST, EVERY_FOURTH), (("0.5.17",), EVERY_FOURTH)])
+@pytest.mark.parametrize(
+    ("releases", "full"), [(NEWEST, EVERY_FOURTH_FROM_2), (FIRST, EVERY_FOURTH), (("0.5.17",), EVERY_FOURTH)]
+)
 def test_a_pattern_that_contradicts_indexer_types_wins_until_0_5_19(releases, full):
     for release in releases:
         assert owner_ids(release, indexer_types=TYPES, index_topk_pattern=PATTERN_20) == full
@@ -162,7 +167,12 @@ def test_layer_0_has_no_layer_before_it_to_share_with(fields, rule):
 
 def test_a_model_without_an_indexer_has_no_owners_and_no_skips():
     model = hsplan.plan(spec_of(DEEPSEEK_V3, kv_budget="64GiB")).to_dict()["model"]
-    assert (model["layers"], model["index_owner_layers"], model["skip_topk_layers"], model["index_owner_ids"]) == (61, 0, 0, [])
+    assert (model["layers"], model["index_owner_layers"], model["skip_topk_layers"], model["index_owner_ids"]) == (
+        61,
+        0,
+        0,
+        [],
+    )
 
 
 def test_longcat_counts_attention_sub_layers_two_in_a_block():
@@ -185,7 +195,11 @@ FIELDS = st.fixed_dictionaries(
 )
 
 
-@given(FIELDS, st.integers(1, 90), st.permutations(sorted(RULES)).flatmap(lambda order: st.integers(0, 5).map(lambda n: tuple(order[:n]))))
+@given(
+    FIELDS,
+    st.integers(1, 90),
+    st.permutations(sorted(RULES)).flatmap(lambda order: st.integers(0, 5).map(lambda n: tuple(order[:n]))),
+)
 def test_any_schedule_gives_one_flag_a_layer_or_an_error_of_input(fields, layers, precedence):
     try:
         owners = owners_by_schedule(fields, layers, precedence)

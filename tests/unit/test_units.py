@@ -54,14 +54,18 @@ def test_the_message_for_an_ambiguous_unit_names_both_meanings():
     assert "'G'" in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", " ", "GiB", "-1", "-1GiB", "+1", "1e9", "1,024", "0x10", "1_000", "nan", "inf", ".5GiB", "5.GiB"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "GiB", "-1", "-1GiB", "+1", "1e9", "1,024", "0x10", "1_000", "nan", "inf", ".5GiB", "5.GiB"]
+)
 def test_what_is_no_plain_number_is_refused(text):
     with pytest.raises(ValueError, match="write bytes, or a size such as"):
         parse_bytes(text)
 
 
 @pytest.mark.parametrize(
-    "value", [-1, ONE_EIB + 1, "1048577TiB", "99999999999999999999TiB", 10**5000], ids=["-1", "+1", "TiB", "huge", "10^5000"]
+    "value",
+    [-1, ONE_EIB + 1, "1048577TiB", "99999999999999999999TiB", 10**5000],
+    ids=["-1", "+1", "TiB", "huge", "10^5000"],
 )
 def test_what_no_machine_holds_is_refused(value):
     with pytest.raises(ValueError, match="from 0 to 1 EiB"):
@@ -114,7 +118,9 @@ def test_gib_prints_thousands_and_the_digits_asked_for():
     assert gib(2_199_023_255_552) == "2,048.00 GiB"
 
 
-@pytest.mark.parametrize(("tokens", "page", "floored"), [(0, 64, 0), (63, 64, 0), (64, 64, 64), (2_574_911, 64, 2_574_848), (7, 1, 7)])
+@pytest.mark.parametrize(
+    ("tokens", "page", "floored"), [(0, 64, 0), (63, 64, 0), (64, 64, 64), (2_574_911, 64, 2_574_848), (7, 1, 7)]
+)
 def test_tokens_are_floored_to_whole_pages(tokens, page, floored):
     assert floor_to(tokens, page) == floored
 

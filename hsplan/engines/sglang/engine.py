@@ -86,7 +86,8 @@ class SGLang:
         if isinstance(row, str):
             if scenario == self.as_launched(launch):
                 what = f"SGLang {launch.release.name} refuses these flags: {row}"
-                raise UnsupportedError(Problem(where=launch.loaded.where("offload"), what=what))
+                key = "offload" if scenario.offload else "deployment.attention_backend"
+                raise UnsupportedError(Problem(where=launch.loaded.where(key), what=what))
             return row
         if scenario.offload:
             buffer = hot_buffer(launch.loaded, launch.model, launch.release, row.page_tokens)

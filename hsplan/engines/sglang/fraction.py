@@ -110,12 +110,18 @@ def _has_prefill_graph(model: Model, gpu: Gpu, release: Release, deployment: Dep
         release.has("prefill_graph_reserve")
         and not gpu.rocm
         and deployment.disaggregation != "decode"
-        and (model.index_topk is not None or release.has("mla_prefill_graph"))
+        and (model.index_topk is not None or release.has("mla_prefill_graph") or _piecewise(model, deployment))
         and not (deployment.pp > 1 and release.has("pp_without_prefill_graph"))
         and deployment.cp == 1
         and deployment.dcp == 1
         and deployment.moe_a2a_backend in A2A_WITH_PREFILL_GRAPH
     )
+
+
+def _piecewise(model: Model, deployment: Deployment) -> bool:
+    """0.5.17 gives multimodal MLA a piecewise prefill graph, unless one of these switches it off."""
+    off = deployment.dp_attention > 1 or deployment.pp > 1 or deployment.hierarchical_cache
+    return model.multimodal and not off and deployment.disaggregation is None and deployment.moe_a2a_backend == "none"
 
 
 def draft_tokens(deployment: Deployment) -> int:

@@ -149,6 +149,9 @@ def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Pr
     if deployment.attention_backend in ("trtllm_mla", "cutedsl_mla") and gpu.capability < 100:
         what = f"{deployment.attention_backend} needs a Blackwell GPU"
         return Problem(where=loaded.where("deployment.attention_backend"), what=what, remedy="leave it to auto")
+    if release.lacks_backend(deployment.attention_backend):
+        what = f"SGLang {release.name} no longer has the backend {deployment.attention_backend}"
+        return Problem(where=loaded.where("deployment.attention_backend"), what=what, remedy="leave it to auto")
     if model.index_topk is not None and deployment.attention_backend not in (*DSA_BACKENDS, "auto"):
         where = loaded.where("deployment.attention_backend")
         what = f"{deployment.attention_backend} is no backend of DSA models in SGLang"

@@ -101,7 +101,10 @@ def weights_of_rank(
     folder = _folder(loaded)
     if folder is not None:
         return max(
-            (_from_folder(read_folder(folder, model, stage), model, shards, stage, gpu) for stage in plan.stages),
+            (
+                _from_folder(read_folder(folder, model, stage), model, shards, stage, gpu, spec.deployment)
+                for stage in plan.stages
+            ),
             key=lambda found: found.base,
         )
     formats = (
@@ -306,11 +309,15 @@ def _draft_extras(
     return copies + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
 
 
-def _from_folder(found: FolderWeights, model: Model, shards: Shards, stage: tuple[int, int], gpu: Gpu) -> RankWeights:
+def _from_folder(
+    found: FolderWeights, model: Model, shards: Shards, stage: tuple[int, int], gpu: Gpu, deployment: Deployment
+) -> RankWeights:
     groups = {shard: ceil_div(size, shards.of(shard)) for shard, size in found.main.items()}
     groups |= _extras(model, gpu, shards, None, stage[1] - stage[0])
     draft = sum(ceil_div(size, shards.of(shard)) for shard, size in found.draft.items())
-    if found.draft:
+    if not deployment.draft_layers:
+        draft = 0
+    elif found.draft:
         draft += groups.get("embed", 0) + groups.get("head", 0) + _absorbed_bytes(model, gpu, shards, None)
     indexer = max(found.indexers.values(), default=0)
     return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))

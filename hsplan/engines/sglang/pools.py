@@ -29,7 +29,10 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
     ratio = ratio_of(launch, scenario)
     logical = int(tokens.best * ratio) * deployment.dcp
     page = row.page_tokens * deployment.dcp
-    requests = requests_of(deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=page)
+    table_page = page if release.has("table_in_dcp_pages") else row.page_tokens
+    requests = requests_of(
+        deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=table_page
+    )
     offloaded = offload_of(launch, layout, requests, logical, ratio) if scenario.offload else Offloaded()
     lines = (
         *_pool_lines(launch, scenario, layout, tokens.best, ratio),

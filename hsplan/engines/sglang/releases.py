@@ -50,17 +50,23 @@ SWITCHES = {
     "elision": "2026-08-17",  # #30531: index-K elision, no indexer on skip layers, additive draft term
     "multimodal_reserve": "2026-08-21",  # first release 0.5.18
     "mla_prefill_graph": "2026-08-21",  # first release 0.5.18
+    "kv_dtype_of_fp8": "2026-08-21",  # first release 0.5.18: kv_cache_quant_algo of fp8 checkpoints, dense MLA
+    "kv_dtype_of_compressed": "2026-09-18",  # first release 0.5.20: compressed-tensors kv_cache_scheme, dense MLA
+    "table_in_dcp_pages": "2026-09-18",  # first release 0.5.20: request table by pages × dcp
     "indexer_types": "2026-09-18",  # first release 0.5.20: first in precedence
     "linker_blocks_elision": "2026-09-18",  # first release 0.5.20
     "row_by_pd_role": "2026-09-18",  # first release 0.5.20
     "pp_without_prefill_graph": "2026-09-18",  # first release 0.5.20
+    "without_cutlass_mla": "2026-09-18",  # gone in 0.5.20
     "small_gpu_defaults": "2026-09-18",  # first release 0.5.20: chunk 4096, max_bs 48/160 below 35 GiB
     "rocm_triton": "2026-09-18",  # first release 0.5.20: default DSA backend on ROCm
     "elision_under_pd": "2026-10-15",  # first release 0.5.22: elision with PD and HiCache on CUDA
     "draft_times_ratio": "2026-10-15",  # first release 0.5.22: draft KV × ratio under HiSparse
     "max_bs_capped": "2026-10-15",  # first release 0.5.22: by --max-running-requests
+    "cuda_tilelang_fp8": "2026-10-15",  # first release 0.5.22: raw fp8 rows with tilelang on CUDA
     "dsa_dcp": "2026-10-15",  # first release 0.5.22
     "hot_buffer_in_pages": "2026-10-15",  # first release 0.5.22
+    "without_tokenspeed_mla": "2026-10-30",  # gone in 0.5.23
     "at_least_one_request": "2026-10-30",  # first release 0.5.23: max(1, requests // dp)
 }
 # Builds between two releases of which only the later has these changes.
@@ -82,6 +88,10 @@ class Release(msgspec.Struct, frozen=True):
         """Whether the build has the change."""
         assert switch in SWITCHES  # noqa: S101
         return switch in self.switches
+
+    def lacks_backend(self, name: str) -> bool:
+        """Whether an attention backend of earlier builds is gone."""
+        return f"without_{name}" in self.switches
 
     @property
     def schedule(self) -> tuple[str, ...]:

@@ -47,17 +47,19 @@ def requests_of(
         each = max(1, given // dp) if release.has("at_least_one_request") else given // dp
         cap = min(each, half)
         formula = f"min({given:,} // dp {dp}, {tokens:,} // 2) = {cap:,}"
-    rows = cap + 1 + _decode_extra(deployment)
+    rows = cap + 1 + _decode_extra(deployment, release)
     cols = context_len + _extra_columns(deployment, page_tokens)
     return Requests(cap=cap, rows=rows, cols=cols, formula=formula)
 
 
-def _decode_extra(deployment: Deployment) -> int:
+def _decode_extra(deployment: Deployment, release: Release) -> int:
     """Slots of requests in transfer on a PD decode node: twice a small cap, else none."""
     given = deployment.max_running_requests
     if deployment.disaggregation != "decode" or given == "auto":
         return 0
     each = given // deployment.dp_attention
+    if release.has("at_least_one_request"):
+        each = max(1, each)
     return 2 * each if each <= 32 else 0
 
 

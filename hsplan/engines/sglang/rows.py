@@ -7,6 +7,9 @@ Sources: `_dsa_kv_cache_dtype_default`, `_dsa_split_backend_resolution`, `calcul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from hsplan.engines.base import Row, Scenario
 from hsplan.engines.sglang.releases import Release
 from hsplan.families import Model
@@ -41,12 +44,12 @@ def resolve_row(
     if model.index_topk is None:
         if scenario.offload:
             return "HiSparse needs a model with a top-k indexer (DSA)"
-        return _mla_row(model, gpu, deployment, attention_tp)
+        return _mla_row(model, gpu, release, deployment, attention_tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
         dtype = "fp8_e4m3" if gpu.capability >= 100 else "bfloat16"
     backends = _dsa_backends(model, gpu, release, deployment, dtype, scenario)
-    reason = _refused(gpu, release, deployment, dtype, backends, scenario)
+    reason = _refused(model, gpu, release, deployment, dtype, backends, scenario)
     return reason or _dsa_row(model, gpu, release, deployment, dtype, backends)
 
 
@@ -55,12 +58,14 @@ def _dsa_backends(
 ) -> tuple[str, str]:
     """Prefill and decode backend."""
     given = deployment.attention_backend
+    if given == "flashmla_sparse_q8":
+        return given, "flashmla_kv"  # it has a prefill kernel only
     if given != "auto":
         return given, given
     if deployment.dcp > 1:
         return "trtllm", "trtllm"
     fp8 = dtype == "fp8_e4m3"
-    if release.has("sm120_packed") and model.architecture == "GlmMoeDsaForCausalLM" and gpu.capability >= 120 and fp8:
+    if release.has("sm120_packed") and _is_glm_sm12_fp8(model, gpu, fp8=fp8):
         return "flashinfer_sparse_mla", "flashinfer_sparse_mla"
     if gpu.rocm:
         name = "triton" if release.has("rocm_triton") and not scenario.offload else "tilelang"
@@ -75,12 +80,45 @@ def _dsa_backends(
 
 
 def _refused(
-    gpu: Gpu, release: Release, deployment: Deployment, dtype: str, backends: tuple[str, str], scenario: Scenario
+    model: Model,
+    gpu: Gpu,
+    release: Release,
+    deployment: Deployment,
+    dtype: str,
+    backends: tuple[str, str],
+    scenario: Scenario,
 ) -> str | None:
-    if backends[0] == "flashmla_sparse_q8" and (dtype != "fp8_e4m3" or gpu.capability != 90):
+    """Why the engine does not start with these backends: with any flags, then with those of HiSparse."""
+    return _backend_refused(model, gpu, release, dtype, backends[0], backends[1]) or (
+        _hisparse_refused(gpu, release, deployment, dtype, backends) if scenario.offload else None
+    )
+
+
+def _backend_refused(model: Model, gpu: Gpu, release: Release, dtype: str, prefill: str, decode: str) -> str | None:
+    """`_check_dsa_backend_constraints`, `_validate_flashinfer_sparse_mla_backend` and the q8 rule of the backend."""
+    fp8, chosen = dtype == "fp8_e4m3", {prefill, decode}
+    if "flashmla_sparse_q8" in chosen and not (fp8 and gpu.capability == 90):
         return "flashmla_sparse_q8 needs an fp8 cache on SM90"
-    if not scenario.offload:
-        return None
+    if not gpu.rocm and "triton" in chosen:
+        return "the triton backend of DSA models is for ROCm"
+    if not gpu.rocm and fp8 and "tilelang" in chosen and not release.has("cuda_tilelang_fp8"):
+        return "tilelang reads an fp8 cache on ROCm only, before 0.5.22"
+    if release.has("sm120_packed"):
+        glm_sm12 = _is_glm_sm12_fp8(model, gpu, fp8=fp8)
+        if glm_sm12 and chosen != {"flashinfer_sparse_mla"}:
+            return f"GLM with an fp8 cache on SM12x takes flashinfer_sparse_mla only, not {prefill}"
+        if "flashinfer_sparse_mla" in chosen and not glm_sm12:
+            return "flashinfer_sparse_mla is for GLM with an fp8 cache on SM12x only"
+    return None
+
+
+def _is_glm_sm12_fp8(model: Model, gpu: Gpu, *, fp8: bool) -> bool:
+    return model.architecture == "GlmMoeDsaForCausalLM" and gpu.capability >= 120 and fp8
+
+
+def _hisparse_refused(
+    gpu: Gpu, release: Release, deployment: Deployment, dtype: str, backends: tuple[str, str]
+) -> str | None:
     if not release.has("hisparse"):
         return f"{release.name} has no HiSparse (from 2026-03-22 on)"
     if deployment.dcp > 1:
@@ -133,15 +171,16 @@ def _keeps_fp8_raw(gpu: Gpu, release: Release, backends: set[str]) -> bool:
             or ("aiter" in backends and release.has("raw_fp8_aiter"))
             or ("triton" in backends and release.has("rocm_triton"))
         )
-    return backends == {"tilelang"} and release.has("dsa_dcp")
+    return backends == {"tilelang"} and release.has("cuda_tilelang_fp8")
 
 
-def _mla_row(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) -> Row:
+def _mla_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int) -> Row:
     given = deployment.attention_backend
     backend = given if given in MLA_BACKENDS else _mla_backend(model, gpu, attention_tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
-        dtype = "fp8_e4m3" if kv_cache_is_fp8(model.quantization) else "bfloat16"
+        fp8 = kv_cache_is_fp8(model.quantization) and _reads_kv_scheme(release, model.quantization)
+        dtype = "fp8_e4m3" if fp8 else "bfloat16"
     wanted = deployment.page_size
     pages = MLA_PAGES.get(backend)
     if pages is not None:
@@ -158,6 +197,13 @@ def _mla_row(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) 
         kv_cache_dtype=dtype,
         page_tokens=page,
     )
+
+
+def _reads_kv_scheme(release: Release, quantization: Mapping[str, Any] | None) -> bool:
+    """Whether the build takes the KV dtype from a checkpoint of this kind; ModelOpt's it always does."""
+    method = (quantization or {}).get("quant_method")
+    switch = {"fp8": "kv_dtype_of_fp8", "compressed-tensors": "kv_dtype_of_compressed"}.get(str(method))
+    return switch is None or release.has(switch)
 
 
 def runs_on_aiter(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) -> bool:

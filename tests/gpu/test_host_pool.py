@@ -1,0 +1,366 @@
+"""The host pool: exact sizes, pieces that split no row, and memory given back on every way out."""
+
+import ctypes
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hsplan_kernels import host_pool
+from hsplan_kernels.host_pool import HostPool, registration_pieces
+from hsplan_kernels.memory import HostLimits, HostMemoryError, host_limits, pointer_table
+
+MIB = 2**20
+
+
+class Pins:
+    """Stands in for the driver: notes what is registered, refuses the `fails_at`-th piece with `error`."""
+
+    def __init__(self):
+        self.live, self.calls, self.undone = {}, 0, []
+        self.fails_at, self.error = None, HostMemoryError("no", "try less")
+
+    def register(self, address, size):
+        self.calls += 1
+        if self.calls == self.fails_at:
+            raise self.error
+        self.live[address] = size
+
+    def unregister(self, address):
+        self.undone.append(address)
+        self.live.pop(address, None)
+
+
+@pytest.fixture
+def pins(monkeypatch):
+    stand_in = Pins()
+    monkeypatch.setattr(host_pool, "cuda_present", lambda: True)
+    monkeypatch.setattr(host_pool, "register", stand_in.register)
+    monkeypatch.setattr(host_pool, "unregister", stand_in.unregister)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    return stand_in
+
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def mapped(address):
+    ranges = (line.split()[0].split("-") for line in Path("/proc/self/maps").read_text().splitlines())
+    return any(int(low, 16) <= address < int(high, 16) for low, high in ranges)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "rows", "row_bytes", "wanted"),
+    [
+        (1, 1, 16, 4096),
+        (3, 100, 656, 3 * 17 * 4096),  # 100 · 656 = 65,600 = 16 · 4096 + 64
+        (2, 64, 1152, 2 * 18 * 4096),  # 64 · 1152 = 18 · 4096
+        (5, 1000, 576, 5 * 141 * 4096),
+        (1, 1_048_577, 1040, 266_241 * 4096),
+    ],
+)
+def test_the_pool_takes_its_rows_and_no_power_of_two(num_layers, rows, row_bytes, wanted):
+    with HostPool(num_layers, rows, row_bytes) as pool:
+        assert pool.bytes == wanted
+        assert [layer.shape for layer in pool.layers] == [(rows, row_bytes)] * num_layers
+        starts = [layer.data_ptr() for layer in pool.layers]
+        assert [start - starts[0] for start in starts] == [layer * wanted // num_layers for layer in range(num_layers)]
+        assert not any(start % 4096 for start in starts)
+        assert pool.piece_rows == rows
+
+
+def test_layers_are_one_piece_of_zeroed_writable_memory():
+    with HostPool(3, 7, 656) as pool:
+        assert not any(layer.any() for layer in pool.layers)
+        for number, layer in enumerate(pool.layers, 1):
+            layer.fill_(number)
+        whole = ctypes.string_at(pool.layers[0].data_ptr(), pool.bytes)
+        assert whole == b"".join(bytes([number]) * 4592 + bytes(8192 - 4592) for number in (1, 2, 3))
+
+
+def test_memory_is_pinned_where_there_is_a_gpu(device):
+    with HostPool(2, 100, 656) as pool:
+        assert pool.registered == (device == "cuda")
+        assert all(layer.is_pinned() == pool.registered for layer in pool.layers)
+
+
+def test_all_pages_are_there_from_the_start():
+    before = resident_bytes()
+    with HostPool(2, 32_769, 1152):  # 72 MiB
+        assert resident_bytes() - before >= 70 * MIB
+
+
+def test_without_huge_pages_the_kernel_is_not_advised(monkeypatch):
+    monkeypatch.setattr(host_pool, "_advise_huge", lambda _: pytest.fail("advised"))
+    with HostPool(1, 1, 16, huge_pages=False) as pool:
+        assert not pool.huge_pages
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 16), (1, 0, 16), (1, 1, 0), (1, 1, 24), (-1, 1, 16), (1, -5, 16)])
+def test_sizes_that_make_no_sense_are_refused(sizes):
+    with pytest.raises(ValueError, match="rows are multiples of 16 bytes"):
+        HostPool(*sizes)
+
+
+def test_closing_gives_the_memory_back_and_a_second_time_does_nothing(pins):
+    pool = HostPool(3, 100, 656)
+    start = pool.layers[0].data_ptr()
+    assert pins.live == {start: pool.bytes}
+    pool.close()
+    pool.close()
+    assert pins.undone == [start]
+    assert pool.layers == []
+    assert not mapped(start)
+
+
+def test_a_view_that_outlives_the_pool_reads_zeros_and_holds_no_memory():
+    before = resident_bytes()
+    with HostPool(1, 65_536, 1152) as pool:  # 72 MiB
+        pool.layers[0].fill_(7)
+        view = pool.layers[0]
+        assert resident_bytes() - before >= 70 * MIB
+    assert resident_bytes() - before < 10 * MIB
+    assert not view[:10].any()
+    start = view.data_ptr()
+    del view
+    assert not mapped(start)
+
+
+def test_an_exception_in_the_block_frees_the_pool(pins):
+    with pytest.raises(KeyError), HostPool(1, 10, 656):
+        raise KeyError
+    assert not pins.live
+
+
+def test_a_forgotten_pool_is_freed_with_its_last_reference(pins):
+    pool = HostPool(2, 10, 656)
+    start = pool.layers[0].data_ptr()
+    del pool
+    gc.collect()
+    assert pins.undone == [start]
+    assert not mapped(start)
+
+
+@pytest.mark.parametrize("error", [HostMemoryError("no", "try less"), KeyboardInterrupt()], ids=["refused", "ctrl-c"])
+def test_a_piece_that_fails_undoes_the_pieces_before_it(pins, error):
+    pins.fails_at, pins.error = 3, error
+    with pytest.raises(type(error)):
+        HostPool(5, 100, 656, piece_bytes=17 * 4096)
+    assert pins.calls == 3
+    assert not pins.live
+    assert len(pins.undone) == (2 if isinstance(error, HostMemoryError) else 3), "after Ctrl-C the state is not known"
+
+
+def test_ctrl_c_while_pages_are_touched_frees_them(pins, monkeypatch):
+    before = resident_bytes()
+
+    def touch(mapping):
+        mapping[: 64 * MIB] = bytes(64 * MIB)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(host_pool, "_touch", touch)
+    with pytest.raises(KeyboardInterrupt):
+        HostPool(1, 65_536, 1152)
+    gc.collect()
+    assert not pins.calls
+    assert resident_bytes() - before < 10 * MIB
+
+
+def test_an_unregistration_that_fails_still_frees_the_rest(pins, monkeypatch):
+    def unregister(address):
+        pins.unregister(address)
+        raise HostMemoryError("no", "end this process")
+
+    monkeypatch.setattr(host_pool, "unregister", unregister)
+    pool = HostPool(4, 100, 656, piece_bytes=17 * 4096)
+    start = pool.layers[0].data_ptr()
+    with pytest.raises(HostMemoryError):
+        pool.close()
+    assert not pins.live
+    gc.collect()
+    assert not mapped(start)
+
+
+@pytest.mark.parametrize("ending", ["", "raise SystemExit(0)", "raise KeyboardInterrupt"])
+def test_the_end_of_the_interpreter_unregisters_an_open_pool(ending):
+    code = f"""
+import torch
+from hsplan_kernels import host_pool
+host_pool.cuda_present = lambda: True
+host_pool.register = lambda address, size: None
+host_pool.unregister = lambda address: print("unregistered", flush=True)
+torch.cuda.synchronize = lambda: None
+pool = host_pool.HostPool(1, 10, 656)
+{ending}
+"""
+    paths = {
+        "PYTHONPATH": os.pathsep.join([str(Path(host_pool.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, env=os.environ | paths, timeout=60
+    )
+    assert done.stdout == "unregistered\n", done.stderr
+
+
+def test_pieces_hold_whole_layers_where_they_can():
+    layer = 17 * 4096  # 100 rows of 656 bytes
+    assert registration_pieces(5, 100, 656, 2 * layer) == [(0, 2 * layer), (2 * layer, 2 * layer), (4 * layer, layer)]
+    assert registration_pieces(5, 100, 656, 5 * layer) == [(0, 5 * layer)]
+    assert registration_pieces(78, 4_000_000, 656, 64 * 2**30)[0] == (0, 26 * 640_625 * 4096)
+
+
+def test_a_layer_above_a_piece_is_cut_where_rows_and_pages_meet():
+    group = 41 * 4096  # 256 rows of 656 bytes
+    assert registration_pieces(1, 600, 656, group) == [(0, group), (group, group), (2 * group, 15 * 4096)]
+    with HostPool(2, 600, 656, piece_bytes=group) as pool:
+        assert pool.piece_rows == 256
+
+
+def test_a_piece_too_small_for_rows_and_pages_to_meet_is_refused():
+    with pytest.raises(ValueError, match="need at least 167936"):
+        registration_pieces(1, 600, 656, 41 * 4096 - 1)
+
+
+@given(st.integers(1, 9), st.integers(1, 3000), st.integers(1, 80), st.integers(1, 400))
+def test_pieces_cover_the_pool_once_and_never_split_a_row(num_layers, rows, units, pages):
+    row_bytes, piece_bytes = 16 * units, 4096 * pages
+    stride = -(-rows * row_bytes // 4096) * 4096
+    try:
+        pieces = registration_pieces(num_layers, rows, row_bytes, piece_bytes)
+    except ValueError:
+        assert piece_bytes < min(stride, row_bytes * 256)
+        return
+    end = 0
+    for start, size in pieces:
+        assert start == end
+        assert 0 < size <= piece_bytes
+        assert start % 4096 == 0
+        assert start % stride % row_bytes == 0
+        end = start + size
+    assert end == num_layers * stride
+
+
+def test_a_pool_above_the_cgroups_limit_is_refused_before_it_is_mapped(monkeypatch):
+    limits = HostLimits(
+        memlock_bytes=None, cgroup_limit_bytes=300 * MIB, cgroup_used_bytes=299 * MIB, available_bytes=None
+    )
+    monkeypatch.setattr(host_pool, "host_limits", lambda: limits)
+    with pytest.raises(HostMemoryError, match="the cgroup grants 314572800, 1048576 of them free; raise"):
+        HostPool(1, 1025, 1024)
+    HostPool(1, 1024, 1024).close()
+
+
+@pytest.mark.parametrize("rows", [2**50, 2**60])
+def test_a_pool_that_cannot_be_mapped_says_so(rows):
+    with pytest.raises(HostMemoryError, match="cannot be mapped") as caught:
+        HostPool(1, rows, 16)
+    assert "plan a smaller host pool" in caught.value.remedy
+
+
+def nodes(monkeypatch, folder, *numbers):
+    for number in numbers:
+        (folder / f"node{number}").mkdir()
+    monkeypatch.setattr(host_pool, "NODES", folder)
+
+
+def test_one_numa_node_needs_no_binding(monkeypatch, tmp_path):
+    nodes(monkeypatch, tmp_path, 0)
+    HostPool(1, 1, 16, numa_node=7).close()
+
+
+def test_an_unknown_numa_node_is_refused(monkeypatch, tmp_path):
+    nodes(monkeypatch, tmp_path, 0, 1)
+    with pytest.raises(HostMemoryError, match=r"no NUMA node 7; choose one of \[0, 1\]"):
+        HostPool(1, 1, 16, numa_node=7)
+
+
+def test_a_binding_that_the_kernel_refuses_is_an_error(monkeypatch, tmp_path):
+    nodes(monkeypatch, tmp_path, 0, 999)
+    with pytest.raises(HostMemoryError, match="mbind to NUMA node 999 fails with errno"):
+        HostPool(1, 1, 16, numa_node=999)
+
+
+def test_a_binding_to_a_node_that_is_there_holds(monkeypatch, tmp_path):
+    nodes(monkeypatch, tmp_path, 0, 1)
+    try:
+        pool = HostPool(1, 100, 656, numa_node=0)
+    except HostMemoryError as error:
+        assert "errno 1" in error.cause  # a container that forbids mbind  # noqa: PT017
+        return
+    start = f"{pool.layers[0].data_ptr():x}"
+    assert any(line.startswith(f"{start} bind:0") for line in Path("/proc/self/numa_maps").read_text().splitlines())
+    pool.close()
+
+
+def system(root, **files):
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return host_limits(root)
+
+
+def test_the_tightest_cgroup_above_the_process_counts(tmp_path):
+    limits = system(
+        tmp_path,
+        **{
+            "proc__self__cgroup": "0::/pod/box\n",
+            "proc__meminfo": "MemTotal: 9 kB\nMemAvailable:   1000 kB\n",
+            "sys__fs__cgroup__pod__memory.max": "5000",
+            "sys__fs__cgroup__pod__memory.current": "4500",
+            "sys__fs__cgroup__pod__memory.stat": "anon 4000\ninactive_file 300\nactive_file 100\n",
+            "sys__fs__cgroup__pod__box__memory.max": "max",
+            "sys__fs__cgroup__pod__box__memory.current": "4500",
+            "sys__fs__cgroup__memory.max": "90000",
+            "sys__fs__cgroup__memory.current": "4500",
+        },
+    )
+    assert (limits.cgroup_limit_bytes, limits.cgroup_used_bytes, limits.cgroup_left_bytes) == (5000, 4100, 900)
+    assert limits.available_bytes == 1_024_000
+
+
+def test_cgroups_of_the_first_version_are_read_too(tmp_path):
+    limits = system(
+        tmp_path,
+        **{
+            "proc__self__cgroup": "4:cpu,memory:/docker/abc\n0::/\n",
+            "sys__fs__cgroup__memory__memory.limit_in_bytes": "4096",
+            "sys__fs__cgroup__memory__memory.usage_in_bytes": "5000",
+            "sys__fs__cgroup__memory__memory.stat": "total_inactive_file 100\n",
+        },
+    )
+    assert (limits.cgroup_limit_bytes, limits.cgroup_used_bytes, limits.cgroup_left_bytes) == (4096, 4900, 0)
+
+
+@pytest.mark.parametrize("limit", ["9223372036854771712", ""])
+def test_no_limit_is_none(tmp_path, limit):
+    files = {"sys__fs__cgroup__memory__memory.limit_in_bytes": limit, "proc__self__cgroup": "4:memory:/\n"}
+    limits = system(tmp_path, **files, **{"sys__fs__cgroup__memory__memory.usage_in_bytes": "5000"})
+    assert (limits.cgroup_limit_bytes, limits.cgroup_left_bytes, limits.available_bytes) == (None, None, None)
+
+
+def test_a_pointer_table_holds_addresses_and_0_for_elided_layers():
+    layers = [torch.zeros(4, 16), torch.zeros(0, 8448), torch.zeros(2, 8)]
+    table = pointer_table(layers)
+    assert table.tolist() == [layers[0].data_ptr(), 0, layers[2].data_ptr()]
+    assert table.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ([], "no tensors"),
+        ([torch.zeros(4, 32)[:, ::2]], "layer 0 is not contiguous"),
+        ([torch.zeros(16), torch.zeros(16)[1:]], "layer 1 starts at .*aligned to 16"),
+    ],
+)
+def test_a_pointer_table_refuses_what_kernels_cannot_address(layers, message):
+    with pytest.raises(ValueError, match=message):
+        pointer_table(layers)
