@@ -129,6 +129,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
         "headroom_bytes": capacity.headroom_bytes,
         "fits": capacity.fits,
         "why_not": capacity.why_not or None,
+        "cure": capacity.cure or None,
         "deployment": {
             "tokens": pools.tokens.best * launch.data_parallel,
             "logical_tokens": pools.logical_tokens * launch.data_parallel,

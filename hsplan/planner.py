@@ -54,7 +54,7 @@ def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
         return ScenarioPlan(scenario=scenario, engine_applies=False, reason=layout)
     budget = engine.budget(launch, scenario)
     pools = engine.pools(launch, scenario, layout, budget)
-    capacity = capacity_of(launch, scenario, budget, pools)
+    capacity = capacity_of(launch, scenario, layout, budget, pools)
     return ScenarioPlan(
         scenario=scenario,
         engine_applies=applies,

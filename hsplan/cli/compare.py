@@ -7,8 +7,9 @@ from typing import Any
 
 import msgspec
 
-from hsplan.cli.figures import NONE, best_gain, launched, number, percent
+from hsplan.cli.figures import NONE, best_runnable, launched, number, percent
 from hsplan.cli.grid import Overrides
+from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.errors import MAX_PROBLEMS, HsplanError, printable
 from hsplan.plan import Plan
@@ -23,6 +24,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     options: Overrides
     form: Any = None
     fits: bool = False
+    why_not: str = ""
     error: HsplanError | None = None
 
 
@@ -59,9 +61,14 @@ def grid_json(found: Sequence[Outcome]) -> dict[str, Any]:
 
 def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
     """One line a combination: its options, and the figures of the scenario as launched."""
-    heads = [*varying, "as launched", "tokens", "requests", "binding", "fits", "best gain"]
-    rows = [[*_texts(outcome.options), *outcome.form] for outcome in found if outcome.error is None]
-    return table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])
+    heads = [*varying, "as launched", "KV row", "tokens", "requests", "binding", "fits", "runnable gain"]
+    priced = [outcome for outcome in found if outcome.error is None]
+    rows = [[*_texts(outcome.options), *outcome.form] for outcome in priced]
+    lines = [table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])]
+    lines += (
+        wrapped(f"{_named(outcome)}: ", f"does not fit: {outcome.why_not}") for outcome in priced if outcome.why_not
+    )
+    return "\n".join(lines)
 
 
 def refusals(found: Sequence[Outcome]) -> Iterator[str]:
@@ -69,8 +76,7 @@ def refusals(found: Sequence[Outcome]) -> Iterator[str]:
     refused = [outcome for outcome in found if outcome.error is not None]
     for outcome in refused[:MAX_PROBLEMS]:
         assert outcome.error is not None  # noqa: S101
-        options = " ".join(f"{key}={text}" for key, text in zip(outcome.options, _texts(outcome.options), strict=True))
-        yield f"{options}: {outcome.error.lines()[0]}"
+        yield f"{_named(outcome)}: {outcome.error.lines()[0]}"
         yield from outcome.error.lines()[1:2]
     if len(refused) > MAX_PROBLEMS:
         yield f"and {len(refused) - MAX_PROBLEMS} more"
@@ -83,20 +89,25 @@ def _outcome(spec: str, overrides: Overrides, varying: Sequence[str], *, as_json
     except HsplanError as error:
         return Outcome(options=options, error=error)
     form = msgspec.Raw(msgspec.json.encode({"options": options, **plan.to_dict()})) if as_json else _cells(plan)
-    return Outcome(options=options, form=form, fits=plan.fits)
+    return Outcome(options=options, form=form, fits=plan.fits, why_not=launched(plan).capacity.why_not)
 
 
 def _cells(plan: Plan) -> list[str]:
     found = launched(plan)
-    capacity, best = found.capacity, best_gain(plan)
+    capacity, best = found.capacity, best_runnable(plan)
     return [
         plan.as_launched,
+        f"{found.layout.row.bytes:,} B",
         number(found.pools.logical_tokens),
-        number(capacity.requests),
+        number(capacity.requests if capacity.fits else None),
         capacity.binding,
         "yes" if capacity.fits else "NO",
         f"{percent(best[1])} {best[0]}" if best else NONE,
     ]
+
+
+def _named(outcome: Outcome) -> str:
+    return " ".join(f"{key}={text}" for key, text in zip(outcome.options, _texts(outcome.options), strict=True))
 
 
 def _printable(value: Any) -> Any:

@@ -4,23 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hsplan.cli.figures import Priced, priced
+from hsplan.cli.figures import Priced, launched, priced
 from hsplan.cli.output import wrapped
 from hsplan.plan import Plan
 
+Formula = tuple[str, str, str]
+
 
 def explanation(plan: Plan) -> str:
-    """The formulas of all available scenarios."""
-    found = ((name, priced(plan, name)) for name in plan.scenarios)
-    return "\n\n".join("\n".join([f"{name}:", *_formulas(entry)]) for name, entry in found if entry is not None)
+    """All formulas of the scenario as launched, then of each other available one those that differ."""
+    first = launched(plan)
+    known = set(_formulas(first))
+    parts = [_section(f"{first.name}, as launched:", _formulas(first))]
+    for name in plan.scenarios:
+        entry = priced(plan, name)
+        if entry is not None and name != first.name:
+            different = [formula for formula in _formulas(entry) if formula not in known]
+            parts.append(_section(f"{name}, where it differs:", different))
+    return "\n\n".join(parts)
 
 
-def _formulas(entry: Priced) -> Iterator[str]:
-    for step in (*entry.layout.steps, *entry.budget.steps, *entry.pools.steps):
-        yield wrapped(f"  {step.name}: ", step.formula, indent=6)
-        yield wrapped("      source: ", step.source, indent=10)
+def _section(title: str, formulas: list[Formula]) -> str:
+    lines = [title]
+    for name, formula, source in formulas:
+        lines += [wrapped(f"  {name}: ", formula, indent=6), wrapped("      ", source, indent=10)]
+    return "\n".join(lines)
+
+
+def _formulas(entry: Priced) -> list[Formula]:
+    return list(_every(entry))
+
+
+def _every(entry: Priced) -> Iterator[Formula]:
+    for step in (*entry.layout.steps, *entry.budget.steps, *entry.pools.steps, *entry.capacity.steps):
+        yield step.name, step.formula, f"source: {step.source}"
     for line in (*entry.budget.lines, *entry.pools.lines):
-        yield wrapped(
-            f"  {line.name}: ", f"{line.formula} = {line.bytes:,} B ({line.place}, per {line.scope})", indent=6
-        )
-        yield wrapped("      evidence: ", line.evidence, indent=10)
+        total = f"{line.formula} = {line.bytes:,} B ({line.place}, per {line.scope})"
+        yield line.name, total, f"evidence: {line.evidence}"

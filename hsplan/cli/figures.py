@@ -47,10 +47,15 @@ def gain(plan: Plan, name: str) -> float | None:
     return scenario.pools.logical_tokens / baseline.pools.logical_tokens - 1
 
 
-def best_gain(plan: Plan) -> tuple[str, float] | None:
-    """The scenario with the most logical tokens and its gain, when there is any gain."""
-    gains = [(found, name) for name in plan.scenarios if (found := gain(plan, name)) is not None]
-    most, name = max(gains, key=lambda pair: pair[0], default=(0.0, ""))
+def best_runnable(plan: Plan) -> tuple[str, float] | None:
+    """The scenario with the most logical tokens among those that the release runs, and its gain over as launched."""
+    now = launched(plan).pools.logical_tokens
+    runnable = [
+        (found.pools.logical_tokens / now - 1, name)
+        for name in plan.scenarios
+        if (found := priced(plan, name)) is not None and found.entry.engine_applies and found.capacity.fits and now
+    ]
+    most, name = max(runnable, key=lambda pair: pair[0], default=(0.0, ""))
     return (name, most) if most > 0 else None
 
 

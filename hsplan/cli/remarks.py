@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hsplan.cli.figures import best_gain, launched, percent
+from hsplan.cli.figures import best_runnable, launched, percent
 from hsplan.cli.output import wrapped
 from hsplan.plan import Plan, ScenarioPlan
 
@@ -20,13 +20,15 @@ def remarks(plan: Plan) -> str:
 
 
 def verdict(plan: Plan) -> str:
-    """The last line: whether it fits as launched; if so what it holds, and the best gain over the baseline."""
+    """The last line: whether it fits as launched, what it then holds, and the best that the release can run instead."""
     found = launched(plan)
     if not found.capacity.fits:
         return f"does not fit as launched ({found.name})"
-    best = best_gain(plan)
-    more = f"; {best[0]}: {percent(best[1])}" if best and best[0] != found.name else ""
-    held = f"{found.pools.logical_tokens:,} tokens, {found.capacity.requests:,} requests"
+    dp = plan.launch.data_parallel
+    of_all = f" on each of {dp} ranks" if dp > 1 else ""
+    held = f"{found.pools.logical_tokens:,} tokens, {found.capacity.requests:,} requests{of_all}"
+    best = best_runnable(plan)
+    more = f"; {best[0]} would hold {percent(best[1])}" if best else ""
     return f"fits as launched ({found.name}): {held}, {found.capacity.binding} binds{more}"
 
 
@@ -41,5 +43,6 @@ def _reasons(plan: Plan, entry: ScenarioPlan) -> Iterator[str]:
         release = f"{plan.engine} {plan.launch.release.name}"
         yield f"{release} does not run it; it shows what a change of the engine would bring"
     if capacity.why_not:
-        yield f"does not fit: {capacity.why_not}"
-    yield f"{capacity.binding} binds; lifted by {capacity.lift}"
+        yield f"does not fit: {capacity.why_not}; cured by {capacity.cure}"
+    else:
+        yield f"{capacity.binding} binds; lifted by {capacity.lift}"

@@ -31,8 +31,12 @@ def title(plan: Plan) -> str:
         f"{launch.ranks_per_node * deployment.nodes} × {launch.gpu.name}{nodes}",
         *(f"{key} {value}" for key, value in {"tp": launch.tp, **set_keys}.items()),
     ]
+    if deployment.max_running_requests != "auto":
+        parts.append(f"max_running_requests {deployment.max_running_requests:,}")
     budget = plan.launched.budget
-    if budget is not None and budget.kv_bytes.low != budget.kv_bytes.high:
+    if budget is not None and budget.kv_bytes.high <= 0:
+        parts.append("no room for a cache")
+    elif budget is not None and budget.kv_bytes.low != budget.kv_bytes.high:
         parts.append(f"KV budget {gib(budget.kv_bytes.low)} to {gib(budget.kv_bytes.high)} GiB")
     return ", ".join(parts)
 

@@ -17,7 +17,7 @@ def _row(text, label):
 def test_the_table_shows_the_four_scenarios_side_by_side(run, glm):
     code, out, err = run("estimate", glm, *LOGGED, "--engine", "sglang@0.5.17")
     assert (code, err) == (0, "")
-    assert out.splitlines()[0] == "my-glm: sglang 0.5.17, 4 × gb300, tp 4, draft_layers 1"
+    assert out.splitlines()[0] == "my-glm: sglang 0.5.17, 4 × gb300, tp 4, draft_layers 1, max_running_requests 128"
     assert out.splitlines()[2].split() == ["baseline", "elided", "offload", "elided+offload"]
     assert out.splitlines()[3].strip() == "as launched"
     assert _row(out, "device tokens")[:3] == ["2,574,848", "3,003,136", "1,981,504"]
@@ -82,7 +82,9 @@ def test_explain_shows_each_formula_with_its_source(run, glm):
     assert "576 × 78 layers + 132 × 78 index layers = 55,224; int(55,224 × (1 + 1/78)) = 55,932" in words
     assert "144,017,769,627 B // 55,932 B in pages of 64 = 2,574,848" in words
     assert "source: SGLang 0.5.17: config_from_budget" in out
-    assert [f"\n{name}:\n" in out for name in ("baseline", "elided", "offload", "elided+offload")] == [True] * 4
+    assert "\nbaseline, as launched:\n" in out
+    assert [f"\n{name}, where it differs:\n" in out for name in ("elided", "offload", "elided+offload")] == [True] * 3
+    assert "requests by hot buffers: 1,981,504 device tokens // 4,160 a request = 476" in words
 
 
 def test_explain_and_json_exclude_each_other(run, glm):
@@ -137,9 +139,12 @@ def test_the_grid_table_has_one_line_for_each_combination(run, glm):
     code, out, err = run("estimate", glm, "--gpu", "h200", "--gpu", "gb300", "--kv-budget", "100GiB")
     assert (code, err) == (0, "")
     head, _, *lines = out.splitlines()
-    assert head.split() == "gpu as launched tokens requests binding fits best gain".split()
+    assert head.split() == "gpu as launched KV row tokens requests binding fits runnable gain".split()
     # 100 GiB // (78 × 1152 + 21 × 132) and // (78 × 576 + 21 × 132), in pages of 64
-    assert [line.split()[:3] for line in lines] == [["h200", "elided", "1,159,168"], ["gb300", "elided", "2,251,008"]]
+    assert [line.split()[:5] for line in lines] == [
+        ["h200", "elided", "1,152", "B", "1,159,168"],
+        ["gb300", "elided", "576", "B", "2,251,008"],
+    ]
 
 
 def test_a_grid_of_equal_values_is_one_plan(run, glm):
@@ -164,7 +169,8 @@ def test_a_grid_of_refusals_is_one_error(run, glm):
 def test_a_grid_exits_with_1_when_a_combination_does_not_fit(run, glm):
     code, out, _ = run("estimate", glm, "--gpu", "h200", "--gpu", "l40s")
     assert code == 1
-    assert "NO" in out.splitlines()[-1]
+    assert any("NO" in line for line in out.splitlines())
+    assert "does not fit: " in out.splitlines()[-1]
 
 
 def test_a_grid_has_at_most_10_000_combinations(run, glm):

@@ -42,7 +42,7 @@ def test_a_stdout_that_is_not_utf8_gets_readable_ascii(process, glm, env, extra)
     if extra == ("--json",):
         assert "×" in json.loads(text)["scenarios"]["baseline"]["ledger"][-1]["formula"]
     elif extra != ("--help",):
-        assert text.startswith("my-glm: sglang 0.5.23, 8 x h200, tp 8, KV budget ")
+        assert text.startswith("my-glm: sglang 0.5.23, 8 x h200, tp 8, max_running_requests 128, KV budget ")
         assert "\\x" not in text
         assert "\\u" not in text
 

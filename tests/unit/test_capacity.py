@@ -122,7 +122,8 @@ def test_the_host_limit_is_what_the_node_holds_beside_10_gib(host_memory, contex
 def test_too_little_host_memory_does_not_fit_and_says_how_much_would():
     found = entry(context=8_192, offload={"host_memory": "512GiB"})
     assert (found["concurrency"]["requests"], found["concurrency"]["binding"]) == (160, "host")
-    assert found["concurrency"]["lift"] == "740.13 GiB of host memory on a node"
+    assert found["concurrency"]["lift"] == "more host memory on a node"
+    assert found["cure"] == "host_to_device_ratio 1, or 740.13 GiB of host memory on a node"
     assert found["fits"] is False
     assert found["why_not"] == "the host pools need 740.13 GiB on a node, with the 10 GiB that the engine keeps free"
 
@@ -207,7 +208,10 @@ def test_a_machine_without_such_a_file_is_an_error_of_input(tmp_path):
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"kv_budget": "auto", "weights": {"bytes_per_rank": "500GiB"}}, "weights and the reserve take it all"),
+        (
+            {"kv_budget": "auto", "weights": {"bytes_per_rank": "500GiB"}},
+            "nothing is left for the cache: weights and the reserve need ",
+        ),
         ({"kv_budget": 1_000}, "the budget is smaller than one page of tokens"),
         ({"kv_budget": "130GiB"}, "it starts and then runs out: "),
         ({"kv_budget": "1GiB"}, "not one request of 32,768 tokens fits"),

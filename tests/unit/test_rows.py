@@ -99,7 +99,6 @@ def test_auto_dtype_of_dsa_follows_the_card_and_never_the_checkpoint(gpu, dtype)
         ("h200", "flashmla_sparse", PACKED),
         ("h200", "flashmla_auto", PACKED),
         ("h200", "fa3", PACKED),
-        ("h200", "flashmla_sparse_q8", PACKED),
         ("mi355x", "aiter", RAW),
         ("mi355x", "tilelang", RAW),
         ("mi355x", "triton", RAW),
@@ -107,6 +106,13 @@ def test_auto_dtype_of_dsa_follows_the_card_and_never_the_checkpoint(gpu, dtype)
 )
 def test_a_backend_of_the_user_decides_the_fp8_row(gpu, backend, n_bytes):
     assert row(GLM_5, gpu, attention_backend=backend, **FP8) == (backend, n_bytes)
+
+
+def test_the_q8_prefill_kernel_decodes_with_flashmla_kv():
+    assert row(GLM_5, "h200", attention_backend="flashmla_sparse_q8", **FP8) == (
+        "flashmla_sparse_q8/flashmla_kv",
+        PACKED,
+    )
 
 
 @pytest.mark.parametrize(("release", "n_bytes"), [("0.5.22", RAW), ("0.5.23", RAW)])

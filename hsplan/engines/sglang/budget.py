@@ -57,7 +57,7 @@ def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
         Line(
             name="loaded before the pool",
             bytes=loaded_before,
-            formula=f"{gib(extra.before_weights.best)} × {extra.memory.fraction:g} − given budget",
+            formula=f"{extra.before_weights.best:,} B free − {outside:,} B outside the fraction − {kv.best:,} B budget",
             evidence="derived",
         ),
     )
@@ -68,7 +68,7 @@ def _outside_line(launch: Launch) -> Line:
     extra = launch.extra
     gpu = launch.gpu
     taken = gpu.reported_bytes - extra.before_weights.best
-    formula = f"{gpu.reported_mib:,} MiB reported − {gib(extra.before_weights.best)} free before weights"
+    formula = f"{gpu.reported_bytes:,} B reported − {extra.before_weights.best:,} B free before weights"
     return Line(
         name="context, driver, communication", bytes=taken, formula=formula, evidence=before_weights_evidence(gpu.name)
     )
@@ -104,13 +104,23 @@ def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) 
         formula = "MTP layers, and embedding and head of the draft's own"
         lines.append(Line(name="draft weights", bytes=weights.draft, formula=formula, evidence="engine_code"))
     loaded = target + weights.draft + overhead.best
-    step = Step(
-        "KV budget",
-        f"{gib(pre.best, 3)} free × fraction {fraction:g} [{extra.memory.formula}] − weights {gib(target, 3)}"
-        + (f" − draft {gib(counted_draft, 3)}" if counted_draft else "")
-        + f" − overhead {gib(overhead.best, 3)}"
-        + (f" − multimodal {gib(reserve, 3)}" if reserve else "")
-        + f" = {gib(kv.best, 3)}, range {gib(kv.low, 3)} to {gib(kv.high, 3)}",
-        f"SGLang {release.name}: _profile_available_bytes",
+    source = f"SGLang {release.name}: _profile_available_bytes"
+    steps = (
+        Step("mem_fraction_static", extra.memory.formula, f"SGLang {release.name}: handle_gpu_memory_settings"),
+        Step(
+            "KV budget",
+            f"int({pre.best:,} B free × {fraction:g}) − {target:,} B weights"
+            + (f" − {counted_draft:,} B draft" if counted_draft else "")
+            + f" − {overhead.best:,} B overhead"
+            + (f" − {reserve:,} B multimodal" if reserve else "")
+            + f" = {kv.best:,} B = {gib(kv.best, 3)}",
+            source,
+        ),
+        Step(
+            "range of the KV budget",
+            f"free before weights {gib(pre.low)} to {gib(pre.high)}, "
+            f"overhead {gib(overhead.low)} to {gib(overhead.high)}: {gib(kv.low, 3)} to {gib(kv.high, 3)}",
+            "logs of H200, H20, RTX PRO 6000, GB300 and MI355X runs",
+        ),
     )
-    return Budget(kv_bytes=kv, lines=tuple(lines), free_bytes=pre.best - loaded, steps=(step,))
+    return Budget(kv_bytes=kv, lines=tuple(lines), free_bytes=pre.best - loaded, steps=steps)

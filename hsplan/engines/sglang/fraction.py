@@ -50,9 +50,10 @@ def memory_settings(
         fraction = deployment.mem_fraction
         formula = f"given: {fraction:g}"
     else:
-        reserve = _reserve_mib(model, gpu, release, deployment, tp, chunk, max_bs)
+        reserve, terms = _reserve_mib(model, gpu, release, deployment, tp, chunk, max_bs)
         fraction = round((gpu.reported_mib - reserve) / gpu.reported_mib, 3)
         formula = f"round(({gpu.reported_mib:,} − {reserve:,.0f}) / {gpu.reported_mib:,}, 3) = {fraction:g}"
+        formula += f", reserve in MiB: {terms}"
         if model.multimodal and deployment.disaggregation != "decode":
             fraction *= KIMI_VISION_FACTOR
             formula += f" × {KIMI_VISION_FACTOR} (vision tower) = {fraction:.4f}"
@@ -80,29 +81,39 @@ def _defaults(gpu_mib: int, tp: int, release: Release) -> tuple[int, int]:
 
 def _reserve_mib(
     model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int, chunk: int, max_bs: int
-) -> float:
-    """MiB that the automatic fraction leaves for activations, graphs and parallel state."""
+) -> tuple[float, str]:
+    """MiB that the automatic fraction leaves for activations, graphs and parallel state, and the terms of the sum."""
     role, dp = deployment.disaggregation, deployment.dp_attention
-    activations = max(chunk, 2048)
-    if role == "decode" and release.has("pd_decode_activations"):
+    graphs = role != "prefill" and max_bs > 0
+    terms: list[tuple[str, float]] = [
+        ("base", 512),
+        ("activations", 1.5 * _activation_tokens(release, deployment, chunk, max_bs)),
+        ("parallel state", tp * deployment.pp / 8 * 1024),
+    ]
+    if graphs:
+        terms.append(("decode graphs", 2 * max_bs))
+    if dp > 1 and role != "prefill":
+        terms.append(("DP attention", 3 * max_bs * dp + (1.5 * max_bs * dp if max_bs > 300 else 0)))
+    if _has_prefill_graph(model, gpu, release, deployment):
+        terms.append(("prefill graph", 1536 + (1024 if deployment.moe_a2a_backend == "deepep" else 0)))
+    if deployment.draft_layers and not release.has("draft_charged"):
+        terms.append(("draft", 4096 if release.has("draft_reserve_4gib") else 2048))
+    total = sum(value for _, value in terms)
+    least = 10 * 1024 if gpu.reported_mib > 60 * 1024 else 0
+    text = " + ".join(f"{name} {value:,.0f}" for name, value in terms)
+    if total < least:
+        text, total = f"at least {least:,}, not {text}", least
+    if deployment.moe_a2a_backend == "deepep" and graphs:
+        text, total = f"{text} + deepep graphs 2,048", total + 2048
+    return total, text
+
+
+def _activation_tokens(release: Release, deployment: Deployment, chunk: int, max_bs: int) -> int:
+    if deployment.disaggregation == "decode" and release.has("pd_decode_activations"):
         requests = deployment.max_running_requests
         batch = requests if requests != "auto" else max_bs or 1
-        activations = max(batch * draft_tokens(deployment), 2048)
-    reserve = 512 + 1.5 * activations + tp * deployment.pp / 8 * 1024
-    graphs = role != "prefill" and max_bs > 0
-    if graphs:
-        reserve += 2 * max_bs
-    if dp > 1 and role != "prefill":
-        reserve += 3 * max_bs * dp + (1.5 * max_bs * dp if max_bs > 300 else 0)
-    if _has_prefill_graph(model, gpu, release, deployment):
-        reserve += 1536 + (1024 if deployment.moe_a2a_backend == "deepep" else 0)
-    if deployment.draft_layers and not release.has("draft_charged"):
-        reserve += 4096 if release.has("draft_reserve_4gib") else 2048
-    if gpu.reported_mib > 60 * 1024:
-        reserve = max(reserve, 10 * 1024)
-    if deployment.moe_a2a_backend == "deepep" and graphs:
-        reserve += 2048
-    return reserve
+        return max(batch * draft_tokens(deployment), 2048)
+    return max(chunk, 2048)
 
 
 def _has_prefill_graph(model: Model, gpu: Gpu, release: Release, deployment: Deployment) -> bool:

@@ -96,12 +96,13 @@ def gpu_lines(launch: Launch, layout: Layout, requests: Requests, buffer: HotBuf
     per_request = 8 * buffer.tokens + 8 * (requests.cols + buffer.page_tokens) + layers * per_layer + 8 * top_k
     prefetch = _prefetch_bytes(launch.plan, layers, release, deployment, top_k)
     shared = per_request + prefetch - layers * per_layer
-    total = rows * (per_request + prefetch) + 6 * buffer.slots + 4
+    fixed = 6 * buffer.slots + 4
+    total = rows * (per_request + prefetch) + fixed
     lines = [
         Line(
             name="HiSparse request tables",
             bytes=total,
-            formula=f"{rows:,} requests × ({layers} layers × {per_layer:,} B + {shared:,} B)",
+            formula=f"{rows:,} requests × ({layers} layers × {per_layer:,} B + {shared:,} B) + {fixed:,} B",
             evidence="engine_code",
         ),
         Line(
@@ -111,10 +112,11 @@ def gpu_lines(launch: Launch, layout: Layout, requests: Requests, buffer: HotBuf
             evidence="engine_code",
         ),
     ]
-    swap = _speculative_swap_bytes(release, deployment, layers, top_k, rows, buffer)
+    swap = _speculative_swap(release, deployment, layers, top_k, rows, buffer)
     if swap:
-        formula = f"cache index, policy and scratch of {rows:,} requests and {draft_tokens(deployment)} draft tokens"
-        lines.append(Line(name="HiSparse speculative swap state", bytes=swap, formula=formula, evidence="engine_code"))
+        formula = " + ".join(f"{name} {size:,} B" for name, size in swap.items())
+        name = "HiSparse speculative swap state"
+        lines.append(Line(name=name, bytes=sum(swap.values()), formula=formula, evidence="engine_code"))
     return lines
 
 
@@ -128,23 +130,23 @@ def _prefetch_bytes(plan: LayerPlan, layers: int, release: Release, deployment: 
     return 12 * top_k * drafts + 4
 
 
-def _speculative_swap_bytes(
+def _speculative_swap(
     release: Release, deployment: Deployment, layers: int, top_k: int, rows: int, buffer: HotBuffer
-) -> int:
+) -> dict[str, int]:
+    """Parts of HiSparseSpecSwapManager, from 0.5.22 on; empty without speculation."""
     drafts = draft_tokens(deployment)
     if drafts == 1 or not release.has("draft_times_ratio"):
-        return 0
+        return {}
     width = drafts * top_k
     scratch = min(width, max(1024, width - buffer.slots))
     hashed = 1 << max(1, (2 * buffer.slots - 1).bit_length())
-    return (
-        layers * rows * 2 * hashed * 8
-        + layers * (rows + 1) * buffer.slots * 4
-        + (rows + 1) * max(4 * rows, 5 * width) * 4
-        + layers * rows * scratch * 4
-        + rows * drafts * top_k * 4
-        + 16 * buffer.slots
-    )
+    return {
+        "cache index": layers * rows * 2 * hashed * 8,
+        "policy": layers * (rows + 1) * buffer.slots * 4,
+        "scratch": (rows + 1) * max(4 * rows, 5 * width) * 4 + layers * rows * scratch * 4,
+        "locations": rows * width * 4,
+        "hash": 16 * buffer.slots,
+    }
 
 
 def host_pool(logical_tokens: int, page_tokens: int, row_bytes: int, layers: int) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from hsplan.errors import InputError, Problem
 from hsplan.families import Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
-from hsplan.units import ceil_div, gib
+from hsplan.units import ceil_div
 from hsplan.weights import (
     FolderWeights,
     Formats,
@@ -128,7 +128,8 @@ def _given(
         found = _fullest(model, plan, formats, gpu, shards, deployment.draft_layers)
         indexer, draft = found.indexer, found.draft
     base = max(total - indexer * held_indexers, 0)
-    return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=f"given: {gib(total)}")
+    formula = f"given, less its indexers: {base:,} B"
+    return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=formula)
 
 
 def _folder(loaded: Loaded) -> Path | None:
@@ -324,4 +325,4 @@ def _from_folder(
 
 
 def _formula(groups: Mapping[str, int]) -> str:
-    return " + ".join(f"{name} {size / 2**30:.3f}" for name, size in groups.items() if size) + " GiB"
+    return " + ".join(f"{name} {size:,} B" for name, size in groups.items() if size)

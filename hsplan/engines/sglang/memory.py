@@ -116,6 +116,6 @@ def _graph_line(launch: Launch, requests: Requests, scenario: Scenario, settings
     return Line(
         name="decode graphs",
         bytes=graphs + tables,
-        formula=f"{batch} requests × {GRAPH_BYTES_PER_BATCH / MIB:.2f} MiB + page tables {tables / MIB:,.0f} MiB",
+        formula=f"{batch} requests × {graphs // batch:,} B + page tables {tables:,} B",
         evidence="engine_log",
     )

@@ -51,12 +51,21 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
         lines=lines,
-        steps=_steps(launch, layout, budget, tokens.best, requests),
+        steps=_steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),
         notes=offloaded.notes,
     )
 
 
-def _steps(launch: Launch, layout: Layout, budget: Budget, tokens: int, requests: Requests) -> tuple[Step, ...]:
+def _steps(
+    launch: Launch,
+    scenario: Scenario,
+    layout: Layout,
+    budget: Budget,
+    requests: Requests,
+    tokens: int,
+    logical: int,
+    ratio: float,
+) -> tuple[Step, ...]:
     name, row = launch.release.name, layout.row
     budget_bytes, cell = budget.kv_bytes.best, layout.rates.charged
     return (
@@ -65,7 +74,16 @@ def _steps(launch: Launch, layout: Layout, budget: Budget, tokens: int, requests
             f"{budget_bytes:,} B // {cell:,} B in pages of {row.page_tokens} = {tokens:,}",
             f"SGLang {name}: config_from_budget",
         ),
+        *_logical_step(scenario, tokens, logical, ratio, name),
         Step("request cap of a rank", requests.formula, f"SGLang {name}: resolve_max_num_reqs"),
+    )
+
+
+def _logical_step(scenario: Scenario, tokens: int, logical: int, ratio: float, name: str) -> tuple[Step, ...]:
+    if not scenario.offload:
+        return ()
+    return (
+        Step("logical tokens", f"int({tokens:,} × {ratio:g}) = {logical:,}", f"SGLang {name}: host_to_device_ratio"),
     )
 
 
