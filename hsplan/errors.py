@@ -86,5 +86,5 @@ def shown(value: object) -> str:
 def nearest(name: object, known: Iterable[str]) -> str:
     """`did you mean X?`, or a list of what is known when nothing is near."""
     names = list(known)
-    close = difflib.get_close_matches(str(name)[:MAX_SHOWN], names, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(str(name)[:MAX_SHOWN], names, n=1, cutoff=0.5)
     return f"did you mean {close[0]}?" if close else "known: " + ", ".join(names)

@@ -8,6 +8,7 @@ every problem at once with its line and what would be right.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from hsplan.errors import InputError, Problem, nearest, shown
+from hsplan.hardware import GPUS
 from hsplan.spec import source as sources
 from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Spec, leaf_sections
 from hsplan.units import parse_bytes
@@ -77,6 +79,8 @@ def _where(source: sources.Source, model: sources.Source, overrides: Mapping[str
 
     def where(path: str) -> str:
         leaf = path.rsplit(".", 1)[-1]
+        if path == "deployment.release" and "@" in str(overrides.get("engine", "")):
+            leaf, path = "engine", "deployment.engine"
         if leaf in overrides and LEAVES.get(leaf) == path.rpartition(".")[0]:
             return "--" + leaf.replace("_", "-")
         if path.startswith("model.") and model.is_config:
@@ -223,15 +227,37 @@ def _section_problems(
             msgspec.convert(parse_bytes(value) if is_size else value, field.type)
         except (msgspec.ValidationError, OverflowError, RecursionError):
             yield Problem(
-                where=where(path), what=f"{_quoted(value)} is not valid", remedy=f"give {expected(field.type)}"
+                where=where(path),
+                what=f"{_quoted(value)} is not valid",
+                remedy=_remedy(section, key, value, field.type),
             )
         except ValueError as error:
             yield Problem(where=where(path), what=f"{_quoted(value)} is not a size", remedy=str(error))
     for key, field in fields.items():
         if field.required and key not in values:
-            yield Problem(
-                where=where(section), what=f"`{section}.{key}` is missing", remedy=f"give {expected(field.type)}"
-            )
+            remedy = f"give --{key.replace('_', '-')}, or write it in a spec; known: {', '.join(GPUS)}"
+            yield Problem(where=where(section), what=f"`{section}.{key}` is missing", remedy=remedy)
+
+
+def _remedy(section: str, key: str, value: Any, kind: Any) -> str:
+    """What would be right in place of a wrong value, near to what was meant when that shows."""
+    if key in SIZE_KEYS.get(section, ()) and not isinstance(value, bool) and isinstance(value, int) and value > 0:
+        return 'a number alone is bytes: give a size such as "134.127GiB" or "2TiB"'
+    if isinstance(value, str):
+        thousands = re.fullmatch(r"(\d{1,9})([kKmM])", value)
+        if thousands:
+            return f"write {int(thousands[1]) * (1024 if thousands[2] in 'kK' else 1024**2)}"
+        words = _literals(kind)
+        if words and (hint := nearest(value, words)).startswith("did you mean"):
+            return hint
+    return f"give {expected(kind)}"
+
+
+def _literals(kind: Any) -> list[str]:
+    """The words that a type takes."""
+    info = inspect.type_info(kind)
+    parts = info.types if isinstance(info, inspect.UnionType) else (info,)
+    return [str(v) for part in parts if isinstance(part, inspect.LiteralType) for v in part.values if v != "auto"]
 
 
 def _quoted(value: Any) -> str:

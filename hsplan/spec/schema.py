@@ -16,12 +16,13 @@ from hsplan.units import MAX_BYTES
 
 MAX_RANKS = 4096
 MAX_TOKENS = 2**31 - 1
+MIN_BYTES = 2**20  # a smaller number is a size without its unit
 
 Auto = Literal["auto"]
 Ranks = Annotated[int, Meta(ge=1, le=MAX_RANKS)]
 Count = Annotated[int, Meta(ge=0, le=MAX_RANKS)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
-Bytes = Annotated[int, Meta(ge=1, le=MAX_BYTES)]
+Bytes = Annotated[int, Meta(ge=MIN_BYTES, le=MAX_BYTES)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
 
 Backend = Literal[

@@ -212,7 +212,7 @@ def test_a_machine_without_such_a_file_is_an_error_of_input(tmp_path):
             {"kv_budget": "auto", "weights": {"bytes_per_rank": "500GiB"}},
             "nothing is left for the cache: weights and the reserve need ",
         ),
-        ({"kv_budget": 1_000}, "the budget is smaller than one page of tokens"),
+        ({"kv_budget": 2_000_000}, "the budget is smaller than one page of tokens"),
         ({"kv_budget": "130GiB"}, "it starts and then runs out: "),
         ({"kv_budget": "1GiB"}, "not one request of 32,768 tokens fits"),
     ],

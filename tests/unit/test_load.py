@@ -149,8 +149,8 @@ def test_an_offload_leaf_goes_into_a_section_that_is_null(spec):
 
 
 def test_weights_of_an_override_replace_those_of_the_file(spec):
-    loaded = load_spec(spec(SMALL + "weights: {checkpoint: fp8}\n"), {"bytes_per_rank": 5}).spec
-    assert (loaded.weights.checkpoint, loaded.weights.bytes_per_rank) == (None, 5)
+    loaded = load_spec(spec(SMALL + "weights: {checkpoint: fp8}\n"), {"bytes_per_rank": 5_000_000}).spec
+    assert (loaded.weights.checkpoint, loaded.weights.bytes_per_rank) == (None, 5_000_000)
 
 
 def test_a_wrong_override_is_named_by_its_option(spec):
@@ -183,7 +183,9 @@ def test_each_wrong_value_is_named_with_file_line_key_and_remedy(spec):
 
 def test_a_missing_required_key_is_named_with_its_section(spec):
     path = spec(SMALL.replace("  gpu: h200\n", ""))
-    assert lines_of(path) == [f"{path}:8: deployment: `deployment.gpu` is missing", "  give a text"]
+    where, remedy = lines_of(path)
+    assert where == f"{path}:8: deployment: `deployment.gpu` is missing"
+    assert remedy.startswith("  give --gpu, or write it in a spec; known: a100, ")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +270,7 @@ def test_at_most_ten_problems_are_printed(spec):
         ("page_size", "0", "give a whole number from 1 to 65,536 or auto"),
         ("hierarchical_cache", "maybe", "give true or false"),
         ("disaggregation", "both", "give decode, prefill or null"),
-        ("kv_cache_dtype", "fp8", "give auto, bfloat16, fp8_e4m3"),
+        ("kv_cache_dtype", "fp8", "did you mean fp8_e4m3?"),
         ("layer_range", "[1]", "give [first, end) or null"),
         ("release", "0.5", "give a text"),
         ("tp", "99999", "give a whole number from 1 to 4,096 or auto"),
