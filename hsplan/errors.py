@@ -18,6 +18,7 @@ import msgspec
 
 MAX_PROBLEMS = 10
 MAX_SHOWN = 80
+MAX_LINE = 1000
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,8 +30,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """One or two printable lines."""
-        head = f"{self.where}: {self.what}" if self.where else self.what
-        return [printable(head), "  " + printable(self.remedy)] if self.remedy else [printable(head)]
+        head = _clipped(f"{self.where}: {self.what}" if self.where else self.what)
+        return [head, "  " + _clipped(self.remedy)] if self.remedy else [head]
 
 
 class HsplanError(Exception):
@@ -65,6 +66,12 @@ class CannotRunError(HsplanError):
     """A validation that could not run on this machine."""
 
     exit_code = 4
+
+
+def _clipped(text: str) -> str:
+    """`text` on one printable line of at most 1,000 characters."""
+    line = printable(text[:MAX_LINE])
+    return line if len(text) <= MAX_LINE and len(line) <= MAX_LINE else line[: MAX_LINE - 1] + "…"
 
 
 def printable(text: str) -> str:

@@ -57,7 +57,7 @@ def read_fields(struct: type[S], model: Mapping[str, Any], loaded: Loaded) -> tu
         _refuse(unknown, known, loaded)
     try:
         return msgspec.convert({key: model[key] for key in known if key in model}, struct), tuple(unknown)
-    except (msgspec.ValidationError, OverflowError, RecursionError):
+    except (ValueError, OverflowError, RecursionError):  # ValidationError among them
         raise InputError(_problems(struct, model, loaded)) from None
 
 
@@ -100,7 +100,7 @@ def _problems(struct: type[msgspec.Struct], model: Mapping[str, Any], loaded: Lo
             continue
         try:
             msgspec.convert(model[field.name], kind)
-        except (msgspec.ValidationError, OverflowError, RecursionError):
+        except (ValueError, OverflowError, RecursionError):  # ValidationError among them
             what = f"{field.name} is {shown(model[field.name])}"
             problems.append(Problem(where=place, what=what, remedy=f"give {expected(kind)}"))
     return problems

@@ -265,7 +265,7 @@ def _quoted(value: Any) -> str:
 
 
 def _unknown(key: object, section: str, known: tuple[str, ...], where: Callable[[str], str]) -> Problem:
-    path = f"{section}.{key}" if section else shown(key)
+    path = f"{section}.{shown(key)}" if section else shown(key)
     home = LEAVES.get(key) if isinstance(key, str) else None
     remedy = f"it belongs under `{home}:`" if home and home != section else nearest(key, known)
     return Problem(where=where(path), what=f"unknown key {shown(key)!r}", remedy=remedy)

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from hsplan.errors import shown
 from hsplan.units import ceil_div
 
 FORMATS = ("bf16", "fp8", "nvfp4", "int4")
@@ -57,7 +58,7 @@ def of_quantization(config: Any) -> Formats | str:
         return _formats("nvfp4", config.get("ignore", config.get("exclude_modules")))
     if method == "compressed-tensors" and _int4_group_32(config):
         return _formats("int4", config.get("ignore"))
-    return f"the number format {method or algorithm!r} of quantization_config is not known"
+    return f"the number format {shown(method or algorithm)!r} of quantization_config is not known"
 
 
 def kv_cache_is_fp8(config: Any) -> bool:
@@ -67,7 +68,7 @@ def kv_cache_is_fp8(config: Any) -> bool:
     scheme = config.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
         return scheme.get("type") == "float" and scheme.get("num_bits") == 8
-    return str(scheme or config.get("kv_cache_quant_algo")).upper() in ("FP8", "FLOAT8")
+    return shown(scheme or config.get("kv_cache_quant_algo")).upper() in ("FP8", "FLOAT8")
 
 
 def matrix_bytes(number_format: str, rows: int, cols: int) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import (
     DEEPSEEK_V3,
@@ -15,11 +14,13 @@ from configs import (
     NVFP4,
     spec_of,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hsplan
 from hsplan import InputError
 from hsplan.hardware import GPUS
 from hsplan.host import available_bytes
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PACKED = {"kv_cache_dtype": "fp8_e4m3", "kv_budget": "64GiB"}
 
@@ -306,7 +307,8 @@ def test_every_rank_of_a_node_has_a_host_pool_of_its_own():
 # The ledger
 
 MODELS = [
-    GLM_5_2, GLM_5, DEEPSEEK_V3, DEEPSEEK_V3_2, KIMI_K2, KIMI_K2_5, LONGCAT_FLASH, {**GLM_5_2, "quantization_config": NVFP4},
+    GLM_5_2, GLM_5, DEEPSEEK_V3, DEEPSEEK_V3_2, KIMI_K2, KIMI_K2_5, LONGCAT_FLASH,
+    {**GLM_5_2, "quantization_config": NVFP4},
 ]  # fmt: skip
 DEPLOYMENTS = st.fixed_dictionaries(
     {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import DEEPSEEK_V3, DEEPSEEK_V3_2, GLM_5, GLM_5_2, LONGCAT_FLASH, spec_of
+
+import hsplan
 from hsplan import InputError, UnsupportedError
 
 R17 = ("0.5.17",)

@@ -6,9 +6,10 @@ import signal
 import time
 from contextlib import contextmanager
 
-import hsplan
 import pytest
 from configs import FP8, GLM_5_2, INT4, NVFP4, spec_of
+
+import hsplan
 from hsplan import UnsupportedError
 from hsplan.weights import Formats, kv_cache_is_fp8, named, of_quantization
 
@@ -90,7 +91,7 @@ def test_an_exclusion_matches_a_name_its_children_a_glob_or_a_regular_expression
         {"quant_method": "quark", "quant_algo": "NVFP4"},
         {"quant_method": "compressed-tensors"},
         {"quant_method": "compressed-tensors", "config_groups": {}},
-        {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 128, "type": "int"}}}},
+        {**INT4, "config_groups": {"g": {"weights": {"num_bits": 4, "group_size": 128, "type": "int"}}}},
         {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": None}}},
         {"quant_method": "compressed-tensors", "config_groups": [1]},
         {**FP8, "modules_to_not_convert": "lm_head"},
@@ -151,13 +152,13 @@ def within(seconds):
     def stop(_number, _frame):
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    before = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
 
 
 @pytest.mark.parametrize("pattern", HOSTILE.values(), ids=HOSTILE)
@@ -172,9 +173,9 @@ def test_a_hostile_pattern_is_refused_or_matched_within_a_second(pattern):
 
 def test_ten_thousand_patterns_are_matched_within_seconds():
     patterns = [f"model.layers.{i}.mlp*" for i in range(10_000)]
-    start = time.perf_counter()
+    start = time.process_time()
     hsplan.plan(spec_of({**GLM_5_2, "quantization_config": {**FP8, "modules_to_not_convert": patterns}}))
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(

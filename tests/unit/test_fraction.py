@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import DEEPSEEK_V3, GLM_5, GLM_5_2, KIMI_K2_5, spec_of
+
+import hsplan
 from hsplan.engines.sglang.fraction import memory_settings
 from hsplan.engines.sglang.releases import release_of
 from hsplan.families import read_model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from hsplan import InputError
 from hsplan.hardware import GPUS, gpu_named
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import GLM_5, GLM_5_2, spec_of
+
+import hsplan
 from hsplan import InputError, UnsupportedError
 
 PACKED = {"kv_cache_dtype": "fp8_e4m3"}
@@ -150,7 +151,7 @@ def test_a_wrong_buffer_only_closes_the_offload_scenarios_when_offload_is_not_la
 
 @pytest.mark.parametrize("ratio", [0, 0.5, -1, 1001, float("nan"), float("inf"), "2x"])
 def test_a_ratio_below_one_or_absurd_is_refused(ratio):
-    with pytest.raises(InputError, match="offload.host_to_device_ratio"):
+    with pytest.raises(InputError, match=r"offload\.host_to_device_ratio"):
         offloaded(offload={"host_to_device_ratio": ratio})
 
 

@@ -13,6 +13,7 @@ from configs import (
     LONGCAT_FLASH_LITE_SPARSE,
     spec_of,
 )
+
 from hsplan.families import read_model
 from hsplan.spec import load_spec
 from hsplan.weights import matrix_bytes
@@ -52,7 +53,8 @@ def inventory_of(fields):
         (KIMI_K2_5, K2_UNITS, 1_026_408_232_448),
         (LONGCAT_FLASH_LITE_SPARSE, LITE_UNITS, 68_612_700_160),
     ],
-    ids=["V3", "V3 main", "V3 MTP", "V3.2", "V3.2 main", "GLM-5", "GLM-5 main", "GLM-5.2", "GLM-5.2 main", "GLM-5.2 MTP", "K2", "K2.5", "LongCat Lite"],
+    ids=["V3", "V3 main", "V3 MTP", "V3.2", "V3.2 main", "GLM-5", "GLM-5 main", "GLM-5.2", "GLM-5.2 main",
+         "GLM-5.2 MTP", "K2", "K2.5", "LongCat Lite"],
 )  # fmt: skip
 def test_parameters_are_the_published_ones(fields, units, parameters):
     assert inventory_of(fields).parameters(units) == parameters

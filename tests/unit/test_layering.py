@@ -8,15 +8,17 @@ import subprocess
 import sys
 from pathlib import Path
 
-import hsplan
 import pytest
+
+import hsplan
 
 PACKAGE = Path(hsplan.__file__).resolve().parent
 CHECKOUT = Path(__file__).resolve().parents[2]
 
 # A module imports only from those above it; inside one package imports are free.
 CORE = (
-    "errors", "units", "hardware", "version", "spec", "families", "weights", "host", "engines", "capacity", "plan", "planner",
+    "errors", "units", "hardware", "version", "spec", "families", "weights", "host", "engines", "capacity",
+    "plan", "planner",
 )  # fmt: skip
 # Leaves stand below the whole core. A leaf imports from the core and from the leaves above it.
 LEAVES = ("workload", "calibrate", "gpu", "report", "cli", "__main__")

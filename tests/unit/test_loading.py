@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import DEEPSEEK_V3_2, FP8, GLM_5, GLM_5_2, KIMI_K2, NVFP4, spec_of
+
+import hsplan
 from hsplan import InputError
 
 GIB = 2**30

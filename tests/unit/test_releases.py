@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import GLM_5, spec_of
+
+import hsplan
 from hsplan import InputError, UnsupportedError
 from hsplan.engines.sglang.releases import RELEASES, SWITCHES
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import DEEPSEEK_V3, GLM_5_2, spec_of
+
+import hsplan
 from hsplan.engines.sglang.releases import release_of
 from hsplan.engines.sglang.requests import requests_of
 from hsplan.spec import load_spec

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import DEEPSEEK_V3, DEEPSEEK_V3_2, GLM_5, GLM_5_2, INT4, KIMI_K2, NVFP4, spec_of
+
+import hsplan
 from hsplan import HsplanError, InputError, UnsupportedError
 
 RELEASES = ("0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23")

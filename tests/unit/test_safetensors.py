@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
-import hsplan
 import pytest
 from configs import LONGCAT_FLASH
+
+import hsplan
 from hsplan import InputError
 from hsplan.families import read_model
 from hsplan.spec import load_spec
@@ -182,7 +183,7 @@ def test_an_mtp_layer_in_a_folder_is_loaded_with_embedding_and_head_of_its_own(f
     assert ledger["draft weights"] == 29_300 + 1_500 + 65_536
 
 
-def test_a_spec_may_point_at_a_folder_of_weights(folder, tmp_path):
+def test_a_spec_may_point_at_a_folder_of_weights(folder):
     data = {"model": TINY, "weights": {"path": str(folder)}, "deployment": {"gpu": "h200", "tp": 2}}
     from_spec = hsplan.plan(data).to_dict()["scenarios"]["baseline"]
     from_folder = hsplan.plan(folder, gpu="h200", tp=2).to_dict()["scenarios"]["baseline"]
@@ -288,8 +289,9 @@ def framed(raw, length=None):
         framed(b'{"model.layers.' + b"9" * 5000 + b'.x.weight": {"data_offsets": [0, 1]}}'),
     ],
     ids=[
-        "empty", "three bytes", "no header", "truncated", "2^63", "2^64-1", "101 MiB", "no end", "list", "number", "not UTF-8",
-        "no entry", "no offsets", "null", "one offset", "three offsets", "reversed", "negative", "floats", "texts", "nan", "deep",
+        "empty", "three bytes", "no header", "truncated", "2^63", "2^64-1", "101 MiB", "no end", "list", "number",
+        "not UTF-8", "no entry", "no offsets", "null", "one offset", "three offsets", "reversed", "negative", "floats", "texts",
+        "nan", "deep",
         "layer of 5000 digits",
     ],
 )  # fmt: skip

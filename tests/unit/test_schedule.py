@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hsplan
 import pytest
 from configs import DEEPSEEK_V3, GLM_5, GLM_5_2, LONGCAT_FLASH, spec_of
-from hsplan import InputError
-from hsplan.families.schedule import RULES, owners_by_schedule
 from hypothesis import given
 from hypothesis import strategies as st
+
+import hsplan
+from hsplan import InputError
+from hsplan.families.schedule import RULES, owners_by_schedule
 
 NEWEST = ("0.5.20", "0.5.21", "0.5.22", "0.5.23")
 FIRST = ("0.5.18", "0.5.19")
@@ -204,7 +205,8 @@ def test_any_schedule_gives_one_flag_a_layer_or_an_error_of_input(fields, layers
     try:
         owners = owners_by_schedule(fields, layers, precedence)
     except InputError as error:
-        assert error.lines()[0].startswith("model.")
+        refused = error.lines()[0]
+        assert refused.startswith("model.")
         return
     assert len(owners) == layers
     assert owners[0] is True

@@ -5,9 +5,10 @@ from __future__ import annotations
 from fractions import Fraction
 
 import pytest
-from hsplan.units import ceil_div, floor_to, gib, parse_bytes, size
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from hsplan.units import ceil_div, floor_to, gib, parse_bytes, size
 
 ONE_EIB = 1_152_921_504_606_846_976
 
@@ -44,12 +45,12 @@ def test_a_size_is_read_in_the_unit_that_it_names(text, n_bytes):
 
 @pytest.mark.parametrize("text", ["4G", "4M", "4K", "4T", "4g", "4Gi", "4Gb/s", "4Gbit", "4PB", "4 GiB GiB", "4GİB"])
 def test_an_ambiguous_or_unknown_unit_is_refused(text):
-    with pytest.raises(ValueError, match="unit|write bytes"):
+    with pytest.raises(ValueError, match=r"unit|write bytes"):
         parse_bytes(text)
 
 
 def test_the_message_for_an_ambiguous_unit_names_both_meanings():
-    with pytest.raises(ValueError, match="GiB .2.30 bytes., GB .10.9 bytes.") as caught:
+    with pytest.raises(ValueError, match=r"GiB \(2\^30 bytes\), GB \(10\^9 bytes\)") as caught:
         parse_bytes("4G")
     assert "'G'" in str(caught.value)
 

@@ -202,8 +202,9 @@ def _mla_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, a
 def _reads_kv_scheme(release: Release, quantization: Mapping[str, Any] | None) -> bool:
     """Whether the build takes the KV dtype from a checkpoint of this kind; ModelOpt's it always does."""
     method = (quantization or {}).get("quant_method")
-    switch = {"fp8": "kv_dtype_of_fp8", "compressed-tensors": "kv_dtype_of_compressed"}.get(str(method))
-    return switch is None or release.has(switch)
+    if method == "fp8":
+        return release.has("kv_dtype_of_fp8")
+    return method != "compressed-tensors" or release.has("kv_dtype_of_compressed")
 
 
 def runs_on_aiter(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) -> bool:
