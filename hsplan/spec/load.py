@@ -79,7 +79,7 @@ def _where(source: sources.Source, model: sources.Source, overrides: Mapping[str
 
     def where(path: str) -> str:
         leaf = path.rsplit(".", 1)[-1]
-        if path == "deployment.release" and "@" in str(overrides.get("engine", "")):
+        if path == "deployment.release" and _names_release(overrides):
             leaf, path = "engine", "deployment.engine"
         if leaf in overrides and LEAVES.get(leaf) == path.rpartition(".")[0]:
             return "--" + leaf.replace("_", "-")
@@ -138,15 +138,22 @@ def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
 def _split_engine(data: dict[str, Any]) -> dict[str, Any]:
     """`engine: sglang@0.5.17` as engine and release."""
     deployment = data.get("deployment")
-    if not isinstance(deployment, Mapping) or "@" not in str(deployment.get("engine", "")):
+    if not isinstance(deployment, Mapping) or not _names_release(deployment):
         return data
     return {**data, "deployment": _with_release(deployment)}
 
 
 def _with_release(keys: Mapping[str, Any]) -> Mapping[str, Any]:
     """`engine: sglang@0.5.17` as engine and release; a release of its own beside it wins."""
-    engine, at, release = str(keys.get("engine", "")).partition("@")
-    return {"release": release, **keys, "engine": engine} if at else keys
+    if not _names_release(keys):
+        return keys
+    engine, _, release = keys["engine"].partition("@")
+    return {"release": release, **keys, "engine": engine}
+
+
+def _names_release(keys: Mapping[str, Any]) -> bool:
+    engine = keys.get("engine")
+    return isinstance(engine, str) and "@" in engine
 
 
 def _convert(data: dict[str, Any], where: Callable[[str], str]) -> Spec:

@@ -153,7 +153,7 @@ class BackupStream:
         backups.hold(consumer)  # when everything else is under way
 
     `stream` and `event` (the end of the last backup) are None on the CPU, where everything is in order already.
-    Under CUDA-graph capture both calls belong into the same graph: an event recorded inside cannot be waited outside.
+    Under CUDA-graph capture both calls belong into one graph: an event recorded inside cannot be waited for outside.
     """
 
     def __init__(self, device: torch.device | str) -> None:

@@ -60,12 +60,12 @@ class HostPool:
         layer_bytes = rows * row_bytes
         stride = -(-layer_bytes // PAGE_BYTES) * PAGE_BYTES
         self.bytes = num_layers * stride
-        pieces = registration_pieces(num_layers, rows, row_bytes, piece_bytes)
-        self.piece_rows = rows if stride <= piece_bytes else pieces[0][1] // row_bytes
         mapping = _map(self.bytes)
         registered: list[int] = []
         self._release = weakref.finalize(self, _release, mapping, registered)
         try:
+            pieces = registration_pieces(num_layers, rows, row_bytes, piece_bytes)
+            self.piece_rows = rows if stride <= piece_bytes else pieces[0][1] // row_bytes
             self.layers = [
                 torch.frombuffer(mapping, dtype=torch.uint8, count=layer_bytes, offset=layer * stride).view(rows, -1)
                 for layer in range(num_layers)
