@@ -10,7 +10,7 @@ from math import ceil
 
 import msgspec
 
-from hsplan.engines import Budget, Launch, Layout, Pools, Scenario, Step
+from hsplan.engines import Budget, Explain, Launch, Layout, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
 from hsplan.units import ceil_div, gib, size
@@ -39,8 +39,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """
     `requests` is the least limit; `binding` names it, `lift` the cheapest change that lifts it.
 
-    `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. `steps`
-    write out the limits.
+    `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. `explain`
+    writes out the limits.
     """
 
     requests: int
@@ -51,7 +51,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     fits: bool
     why_not: str
     cure: str
-    steps: tuple[Step, ...]
+    explain: Explain
 
 
 def capacity_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget, pools: Pools) -> Capacity:
@@ -73,13 +73,13 @@ def capacity_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budg
     return Capacity(
         requests=known[binding],
         binding=binding,
-        lift=_lift(launch, scenario, pools, limits, binding),
+        lift=_lift(launch, scenario, pools, limits, binding, headroom),
         limits=limits,
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
         cure=cure,
-        steps=_steps(scenario, pools, reserved, host_fit, limits),
+        explain=lambda: _steps(scenario, pools, reserved, host_fit, limits),
     )
 
 
@@ -152,19 +152,25 @@ def _host_cure(launch: Launch, layout: Layout, budget: Budget, host_fit: int, ne
 
 def _headroom_cure(launch: Launch, pools: Pools, lack: int) -> str:
     """Fewer running requests when their tables are large enough to give the room, else a smaller pool."""
-    per_request = sum(line.bytes for line in pools.lines if line.name in REQUEST_LINES) // (pools.request_cap + 1)
-    fewer = pools.request_cap - ceil_div(lack, max(per_request, 1))
+    fewer = pools.request_cap - ceil_div(lack, _request_bytes(pools))
     if fewer >= 1:
         return f"max_running_requests {fewer * launch.data_parallel:,}"
     return "a lower mem_fraction, or a smaller chunked_prefill_size"
 
 
-def _lift(launch: Launch, scenario: Scenario, pools: Pools, limits: Limits, binding: str) -> str:
-    """The cheapest change that lifts the binding limit, up to the next one."""
+def _request_bytes(pools: Pools) -> int:
+    """GPU bytes that one more running request takes beside the pool."""
+    tables = sum(line.bytes for line in pools.lines if line.name in REQUEST_LINES)
+    return max(tables // (pools.request_cap + 1), 1)
+
+
+def _lift(launch: Launch, scenario: Scenario, pools: Pools, limits: Limits, binding: str, headroom: int) -> str:
+    """The cheapest change that lifts the binding limit: up to the next one, and no further than the GPU has room."""
     others = [value for name, value in limits.known().items() if name != binding]
     nxt = min(others, default=0)
     match binding:
         case "max_running":
+            nxt = min(nxt, limits.max_running + max(headroom, 0) // (2 * _request_bytes(pools)))
             each = nxt * launch.data_parallel
             return f"max_running_requests {each:,}" if nxt > limits.max_running else MORE_ROOM
         case "hot_buffer":
@@ -176,7 +182,10 @@ def _lift(launch: Launch, scenario: Scenario, pools: Pools, limits: Limits, bind
         case "host":
             return "more host memory on a node"
         case _:
+            if scenario.offload and limits.hot_buffer is not None and limits.hot_buffer > limits.gpu:
+                memory = " and more host memory" if limits.host is not None else ""
+                return f"a higher host_to_device_ratio{memory}, as long as the hot buffers still fit"
             if scenario.offload:
-                return "a higher host_to_device_ratio, as long as the hot buffers still fit"
+                return MORE_ROOM
             offload = "offload, " if launch.model.index_topk is not None else ""
             return f"{offload}more ranks, or a higher mem_fraction"

@@ -13,7 +13,7 @@ from typing import Any
 from hsplan.capacity import capacity_of
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
 from hsplan.families import read_model
-from hsplan.plan import Plan, ScenarioPlan
+from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, load_spec
 
 SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
@@ -42,7 +42,7 @@ def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> 
         launch=launch,
         as_launched=as_launched,
         scenarios=scenarios,
-        notes=(*_notes(loaded, launch), *_pool_notes(scenarios[as_launched])),
+        notes=(*_notes(loaded, launch), *_launched_notes(scenarios[as_launched])),
         not_modelled=launch.not_modelled,
     )
 
@@ -66,8 +66,8 @@ def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
     )
 
 
-def _pool_notes(entry: ScenarioPlan) -> tuple[str, ...]:
-    return entry.pools.notes if entry.pools is not None else ()
+def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
+    return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
 
 
 def _notes(loaded: Loaded, launch: Launch) -> list[str]:

@@ -6,66 +6,16 @@ The command line: arguments in; text, files and an exit code out.
 
 from __future__ import annotations
 
-import os
-import sys
-import traceback
 from collections.abc import Sequence
 
-import typer
-
-from hsplan.cli.output import complain
-from hsplan.errors import HsplanError, InputError, Problem, printable
-
-BUG, INTERRUPTED = 5, 130
-# The base of what typer raises for a wrong command line; no release of typer exports it by its own name.
-UsageProblem: type[BaseException] = typer.BadParameter.__mro__[2]
+INTERRUPTED = 130
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Run a command line (of the process, when not given) and return its exit code; no input makes a traceback."""
+    """Run a command line (of the process, when not given) and return its exit code."""
     try:
-        return _run(args)
-    except HsplanError as error:
-        complain(error.lines())
-        return error.exit_code
+        from hsplan.cli.run import run  # noqa: PLC0415 - an interrupt while loading is caught too
+
+        return run(args)
     except KeyboardInterrupt:
         return INTERRUPTED
-    except MemoryError:
-        complain(["not enough memory for this input"])
-        return InputError.exit_code
-    except Exception as error:  # noqa: BLE001 - whatever is left is a bug and must say so
-        return _bug(error)
-
-
-def _run(args: Sequence[str] | None) -> int:
-    from hsplan.cli.app import app  # noqa: PLC0415 - an interrupt or a bug on import is caught above
-
-    command = typer.main.get_command(app)
-    try:
-        code = command.main(args, prog_name="hsplan", standalone_mode=False)
-    except UsageProblem as error:
-        return _usage(error)
-    except typer.Abort:
-        return INTERRUPTED
-    return code if isinstance(code, int) else 0
-
-
-def _usage(error: BaseException) -> int:
-    """A wrong command line, in the style of all other errors; no message when typer has printed the help instead."""
-    near = getattr(error, "possibilities", None)
-    message = str(error) if near else getattr(error, "format_message", error.__str__)()
-    context = getattr(error, "ctx", None)
-    if message:
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        remedy = f"{hint}see `{context.command_path if context else 'hsplan'} --help`"
-        complain(Problem(what=" ".join(message.split()), remedy=remedy).lines())
-    return InputError.exit_code
-
-
-def _bug(error: Exception) -> int:
-    if os.environ.get("HSPLAN_DEBUG"):
-        traceback.print_exc(file=sys.stderr)
-    reason = printable(str(error))[:200]
-    what = f"a bug of hsplan: {type(error).__name__}{': ' + reason if reason else ''}"
-    complain([f"{what} (HSPLAN_DEBUG=1 shows where)"])
-    return BUG

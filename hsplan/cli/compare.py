@@ -12,8 +12,8 @@ from hsplan.cli.grid import Overrides
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.errors import MAX_PROBLEMS, HsplanError, printable
-from hsplan.plan import Plan
 from hsplan.planner import plan as make_plan
+from hsplan.result import Plan
 
 SCHEMA = "hsplan.grid/1"
 
@@ -61,7 +61,7 @@ def grid_json(found: Sequence[Outcome]) -> dict[str, Any]:
 
 def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
     """One line a combination: its options, and the figures of the scenario as launched."""
-    heads = [*varying, "as launched", "KV row", "tokens", "requests", "binding", "fits", "runnable gain"]
+    heads = [*varying, "as launched", "KV row", "logical tokens", "requests", "binding", "fits", "runnable gain"]
     priced = [outcome for outcome in found if outcome.error is None]
     rows = [[*_texts(outcome.options), *outcome.form] for outcome in priced]
     lines = [table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])]

@@ -17,8 +17,8 @@ from hsplan.cli.output import complain, emit, emit_json
 from hsplan.cli.remarks import remarks, verdict
 from hsplan.cli.scenarios import scenario_table, title
 from hsplan.errors import InputError, Problem
-from hsplan.plan import Plan
 from hsplan.planner import plan as make_plan
+from hsplan.result import Plan
 
 EXAMPLE = "Example: hsplan estimate glm-5.2-nvfp4 --gpu gb300 --tp 4 --offload"
 Output = Annotated[

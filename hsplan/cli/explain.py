@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hsplan.cli.figures import Priced, launched, priced
 from hsplan.cli.output import wrapped
-from hsplan.plan import Plan
+from hsplan.result import Plan
 
 Formula = tuple[str, str, str]
 
@@ -36,8 +36,9 @@ def _formulas(entry: Priced) -> list[Formula]:
 
 
 def _every(entry: Priced) -> Iterator[Formula]:
-    for step in (*entry.layout.steps, *entry.budget.steps, *entry.pools.steps, *entry.capacity.steps):
-        yield step.name, step.formula, f"source: {step.source}"
+    for part in (entry.layout, entry.budget, entry.pools, entry.capacity):
+        for step in part.explain():
+            yield step.name, step.formula, f"source: {step.source}"
     for line in (*entry.budget.lines, *entry.pools.lines):
         total = f"{line.formula} = {line.bytes:,} B ({line.place}, per {line.scope})"
         yield line.name, total, f"evidence: {line.evidence}"

@@ -6,7 +6,7 @@ import msgspec
 
 from hsplan.capacity import Capacity
 from hsplan.engines import Budget, Layout, Pools
-from hsplan.plan import Plan, ScenarioPlan
+from hsplan.result import Plan, ScenarioPlan
 from hsplan.units import GIB
 
 NONE = "–"

@@ -15,6 +15,7 @@ import yaml
 
 from hsplan.cli.options import is_switch, is_text
 from hsplan.errors import InputError, Problem
+from hsplan.spec.document import NOT_DECIMAL
 
 MAX_COMBINATIONS = 10_000
 _SCALARS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
@@ -50,6 +51,8 @@ def scalar(text: str) -> Any:
 
 
 def _plain(text: str) -> Any:
+    if NOT_DECIMAL.fullmatch(text):
+        return text
     tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if tag not in _SCALARS:
         return text

@@ -61,5 +61,10 @@ def _yaml(data: dict[str, Any]) -> str:
 def _check(text: str, original: Model) -> None:
     """The spec must read back as the same model; anything else is a bug, not a spec."""
     loaded: Loaded = load_spec(parse_yaml(text, "imported spec").data, {})
-    same = msgspec.structs.replace(read_model(loaded), ignored_fields=original.ignored_fields)
-    assert same == original, "the imported spec reads back differently"  # noqa: S101
+    same = repr(msgspec.structs.replace(read_model(loaded), **_not_compared(original)))
+    assert same == repr(msgspec.structs.replace(original, **_not_compared(original))), "reads back differently"  # noqa: S101
+
+
+def _not_compared(original: Model) -> dict[str, Any]:
+    """Ignored fields are left out of the spec, and an inventory is made of the fields that are compared."""
+    return {"ignored_fields": original.ignored_fields, "inventory": None}

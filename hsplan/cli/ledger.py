@@ -5,7 +5,7 @@ from __future__ import annotations
 from hsplan.cli.figures import gib, launched, number
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
-from hsplan.plan import Plan
+from hsplan.result import Plan
 
 
 def ledger(plan: Plan) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hsplan.cli.figures import best_runnable, launched, percent
 from hsplan.cli.output import wrapped
-from hsplan.plan import Plan, ScenarioPlan
+from hsplan.result import Plan, ScenarioPlan
 
 
 def remarks(plan: Plan) -> str:

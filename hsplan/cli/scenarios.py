@@ -14,7 +14,7 @@ from hsplan.cli.figures import NONE, Priced, gain, gib, number, percent, priced
 from hsplan.cli.tables import table
 from hsplan.engines import Interval
 from hsplan.errors import printable
-from hsplan.plan import Plan, ScenarioPlan
+from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Deployment
 
 PARALLEL = ("pp", "dp", "dp_attention", "ep", "cp", "dcp", "pcp", "draft_layers", "disaggregation", "layer_range")

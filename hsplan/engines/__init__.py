@@ -10,6 +10,7 @@ from hsplan.engines.base import (
     SCENARIOS,
     Budget,
     Engine,
+    Explain,
     Interval,
     Launch,
     Layout,
@@ -25,8 +26,8 @@ from hsplan.errors import Problem, UnsupportedError, shown
 from hsplan.spec import Loaded
 
 __all__ = [
-    "ENGINES", "SCENARIOS", "Budget", "Engine", "Interval", "Launch", "Layout", "Line", "Pools", "Rates", "Row",
-    "Scenario", "Step", "engine_of",
+    "ENGINES", "SCENARIOS", "Budget", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools", "Rates",
+    "Row", "Scenario", "Step", "engine_of",
 ]  # fmt: skip
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SGLang(),)}

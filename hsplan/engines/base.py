@@ -98,6 +98,10 @@ class Step(msgspec.Struct, frozen=True):
     source: str
 
 
+# Formulas are written out only when somebody asks for them.
+Explain = Callable[[], tuple[Step, ...]]
+
+
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """The cache of one scenario before its size is known; `stage` is the pipeline stage that binds."""
 
@@ -105,7 +109,7 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     rates: Rates
     stage: tuple[int, int]
     index_layers: int
-    steps: tuple[Step, ...]
+    explain: Explain
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +118,8 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes: Interval
     lines: tuple[Line, ...]
     free_bytes: int
-    steps: tuple[Step, ...]
+    explain: Explain
+    notes: tuple[str, ...] = ()
 
 
 class Pools(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,7 +140,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_reserve_bytes: int = 0
     hot_buffer_tokens: int = 0
     lines: tuple[Line, ...] = ()
-    steps: tuple[Step, ...] = ()
+    explain: Explain = tuple
     notes: tuple[str, ...] = ()
 
 

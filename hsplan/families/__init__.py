@@ -31,7 +31,10 @@ def read_model(loaded: Loaded) -> Model:
     """
     raw = loaded.spec.model
     text = raw.get("text_config")
-    fields = _flattened(raw, text) if isinstance(text, Mapping) else raw
+    if text is not None and not isinstance(text, Mapping):
+        where = loaded.where("model.text_config")
+        raise InputError(Problem(where=where, what=f"text_config is {shown(text)}", remedy="it is a mapping of fields"))
+    fields = raw if text is None else _flattened(raw, text)
     names = fields.get("architectures")
     if not isinstance(names, list) or not names or not isinstance(names[0], str):
         remedy = "config.json names the model class there, such as [GlmMoeDsaForCausalLM]"

@@ -56,9 +56,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     """
     A model as its family reads it.
 
-    `num_attention_layers` counts layers that hold KV rows, draft layers excluded. `index_topk` is None when the
-    model has no top-k indexer. `quantization` is the raw quantization_config. `missing` names the fields that
-    the tensor inventory would need; with any of them absent `inventory` is None.
+    `num_attention_layers` counts layers that hold KV rows, draft layers excluded, `sub_layers` those in one block of
+    the checkpoint. `index_topk` is None when the model has no top-k indexer. `quantization` is the raw
+    quantization_config. `missing` names the fields that the tensor inventory would need; with any of them absent
+    `inventory` is None.
     """
 
     family: str
@@ -71,6 +72,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     schedule: Mapping[str, Any]
     max_position_embeddings: int | None
     num_attention_heads: int | None
+    sub_layers: int = 1
     mtp_layers: int
     multimodal: bool
     indexer_fused: bool

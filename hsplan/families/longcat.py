@@ -83,6 +83,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
         schedule={name: getattr(fields, name) for name in SCHEDULE},
         max_position_embeddings=fields.max_position_embeddings,
         num_attention_heads=fields.num_attention_heads,
+        sub_layers=2,
         mtp_layers=fields.num_nextn_predict_layers or 0,
         multimodal=False,
         indexer_fused=False,

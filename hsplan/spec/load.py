@@ -144,11 +144,14 @@ def _split_engine(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_release(keys: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`engine: sglang@0.5.17` as engine and release; a release of its own beside it wins."""
+    """`engine: sglang@0.5.17` as engine and release."""
     if not _names_release(keys):
         return keys
     engine, _, release = keys["engine"].partition("@")
-    return {"release": release, **keys, "engine": engine}
+    if keys.get("release", release) != release:
+        what = f"two releases: {shown(release)} with the engine, and {shown(keys['release'])}"
+        raise InputError(Problem(where="deployment.release", what=what, remedy="give one of them"))
+    return {**keys, "engine": engine, "release": release}
 
 
 def _names_release(keys: Mapping[str, Any]) -> bool:

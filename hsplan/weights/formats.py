@@ -21,6 +21,7 @@ FORMATS = ("bf16", "fp8", "nvfp4", "int4")
 # Modules that the 4-bit checkpoints of these families keep in bf16: all but the routed experts.
 EXPERTS_ONLY = ("lm_head", "*self_attn*", "*shared_experts*", "*.mlp.gate_proj", "*.mlp.down_proj", "*mlps.*")
 MAX_PATTERN = 300
+MAX_PATTERNS = 10_000
 SIMPLE_REGEX = re.compile(r"(?:[\w-]|\\\.|\.\*|\.|\((?:\?:)?\w+(?:\|\w+)*\)|\^|\$)+")
 
 
@@ -96,6 +97,8 @@ def _formats(default: str, excluded: Any) -> Formats | str:
     patterns = excluded or []
     if not isinstance(patterns, list) or not all(isinstance(p, str) and len(p) <= MAX_PATTERN for p in patterns):
         return "the list of excluded modules in quantization_config cannot be read"
+    if len(patterns) > MAX_PATTERNS:
+        return "the list of excluded modules in quantization_config is too long"
     if any(p.startswith("re:") and not _is_simple(p[3:]) for p in patterns):
         return "an excluded-module pattern of quantization_config is too complex to match safely"
     return Formats(default, tuple(p.removeprefix("language_model.") for p in patterns))
@@ -119,12 +122,21 @@ def _is_simple(pattern: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_excluded(module: str, patterns: tuple[str, ...]) -> bool:
-    return any(_matches(module, pattern) for pattern in patterns)
+    names, wild = _sorted_patterns(patterns)
+    parts = module.split(".")
+    if any(".".join(parts[:end]) in names for end in range(1, len(parts) + 1)):
+        return True
+    return any(_matches(module, pattern) for pattern in wild)
+
+
+@lru_cache(maxsize=64)
+def _sorted_patterns(patterns: tuple[str, ...]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """Plain module names, which also exclude what is below them, and patterns."""
+    wild = tuple(p for p in patterns if p.startswith("re:") or any(c in p for c in "*?["))
+    return frozenset(patterns) - frozenset(wild), wild
 
 
 def _matches(module: str, pattern: str) -> bool:
     if pattern.startswith("re:"):
         return re.match(pattern[3:], module) is not None
-    if pattern.count("*") > 3:
-        return False
-    return module == pattern or module.startswith(pattern + ".") or fnmatchcase(module, pattern)
+    return pattern.count("*") <= 3 and fnmatchcase(module, pattern)

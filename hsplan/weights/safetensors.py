@@ -13,6 +13,7 @@ import msgspec
 
 from hsplan.errors import InputError, Problem, shown
 from hsplan.families import Model
+from hsplan.units import ceil_div
 
 MAX_HEADER_BYTES = 100 * 2**20
 _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.(.+)$")
@@ -73,20 +74,25 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
     main: defaultdict[str, int] = defaultdict(int)
     draft: defaultdict[str, int] = defaultdict(int)
     indexers: defaultdict[int, int] = defaultdict(int)
+    seen: set[str] = set()
+    stage = range(layers[0] // model.sub_layers, ceil_div(layers[1], model.sub_layers))
+    end = model.num_attention_layers // model.sub_layers
     for file in files:
         for name, size in _tensor_sizes(file):
             try:
                 layer, module = _place(name)
             except ValueError as error:
                 raise _broken(file, error) from None
-            if layer is not None and layer >= model.num_attention_layers:
+            seen.add(module if layer is None else f"layer {layer}")
+            if layer is not None and layer >= end:
                 if module not in ("embed_tokens", "shared_head.head"):
                     draft[_shard(module)] += size
-            elif layer is None or layers[0] <= layer < layers[1]:
+            elif layer is None or layer in stage:
                 if ".indexer." in f".{module}" and layer is not None:
                     indexers[layer] += size
                 elif layer is not None or _on_stage(module, layers, model.num_attention_layers):
                     main[_shard(module)] += size
+    _check_layers(folder, seen, stage, first=layers[0] == 0, last=layers[1] == model.num_attention_layers)
     return FolderWeights(dict(main), dict(indexers), dict(draft))
 
 
@@ -106,27 +112,43 @@ def _check_complete(folder: Path, present: set[str]) -> None:
 
 def _tensor_sizes(file: Path) -> list[tuple[str, int]]:
     try:
+        if not file.is_file():
+            raise ValueError("not a regular file")
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
             header = stream.read(length) if length <= MAX_HEADER_BYTES else b""
         if not header or len(header) != length:
-            raise ValueError("truncated or no safetensors file")
+            raise ValueError("truncated, or no safetensors file")
         entries: dict[str, Any] = json.loads(header)
-        return [(name, _span(entry["data_offsets"])) for name, entry in entries.items() if name != "__metadata__"]
+        room = file.stat().st_size - 8 - length
+        return [(name, _span(entry["data_offsets"], room)) for name, entry in entries.items() if name != "__metadata__"]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise _broken(file, error) from None
 
 
 def _broken(file: Path, error: Exception) -> InputError:
-    what = f"the safetensors header cannot be read: {type(error).__name__}"
+    reason = shown(str(error)) if type(error) is ValueError else type(error).__name__
+    what = f"the safetensors header cannot be read: {reason}"
     return InputError(Problem(where=str(file), what=what, remedy="download the file again"))
 
 
-def _span(offsets: Any) -> int:
+def _span(offsets: Any, room: int) -> int:
     begin, end = offsets
-    if not (isinstance(begin, int) and isinstance(end, int) and 0 <= begin <= end):
-        raise ValueError("offsets")
+    if type(begin) is not int or type(end) is not int or not 0 <= begin <= end:
+        raise ValueError("offsets that are no offsets")
+    if end > room:
+        raise ValueError("tensors that go past the end of the file")
     return end - begin
+
+
+def _check_layers(folder: Path, seen: set[str], layers: range, *, first: bool, last: bool) -> None:
+    """Every layer of the stage must be there, and embedding and head on the outer stages."""
+    wanted = [f"layer {layer}" for layer in layers] + ["embed_tokens"] * first + ["lm_head"] * last
+    missing = [name for name in wanted if name not in seen]
+    if missing:
+        what = f"the safetensors files lack {len(missing)} of {len(wanted)} parts, first {missing[0]}"
+        remedy = "finish the download, or give bytes_per_rank"
+        raise InputError(Problem(where=str(folder), what=what, remedy=remedy))
 
 
 def _place(name: str) -> tuple[int | None, str]:

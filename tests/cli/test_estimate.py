@@ -117,7 +117,7 @@ def test_a_repeated_option_makes_a_grid_of_all_combinations(run, glm):
     code, out, err = run("estimate", glm, "--gpu", "h200", "--gpu", "gb300", "--tp", "8", "--context", "1k", "--json")
     assert (code, out) == (2, "")
     assert err.startswith("--context: '1k' is not valid")
-    args = ("--gpu", "h200", "--gpu", "gb300", "--draft-layers", "0", "--draft-layers", "1", "--kv-budget", "100GiB")
+    args = ("--gpu", "h200", "--gpu", "gb300", "--draft-layers", "0", "--draft-layers", "1", "--kv-budget", "30GiB")
     code, out, err = run("estimate", glm, *args, "--json")
     grid = json.loads(out)
     assert (code, err, grid["schema"], grid["refused"]) == (0, "", "hsplan.grid/1", [])
@@ -139,7 +139,7 @@ def test_the_grid_table_has_one_line_for_each_combination(run, glm):
     code, out, err = run("estimate", glm, "--gpu", "h200", "--gpu", "gb300", "--kv-budget", "100GiB")
     assert (code, err) == (0, "")
     head, _, *lines = out.splitlines()
-    assert head.split() == "gpu as launched KV row tokens requests binding fits runnable gain".split()
+    assert head.split() == "gpu as launched KV row logical tokens requests binding fits runnable gain".split()
     # 100 GiB // (78 × 1152 + 21 × 132) and // (78 × 576 + 21 × 132), in pages of 64
     assert [line.split()[:5] for line in lines] == [
         ["h200", "elided", "1,152", "B", "1,159,168"],

@@ -232,7 +232,8 @@ CHAIN = b"c0: &c0 [x]\n" + b"".join(b"c%d: &c%d [*c%d]\n" % (i, i, i - 1) for i 
 SNIPPETS = (
     b"\t", b"\xff", b"\xfe\xff", b"\x00", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"\r", b"\x1b[2J", b"\xe2\x80\xae",
     b": ", b"- ", b"? ", b"&a ", b"*a", b"*a: ", b"!!python/name:os.system ", b"!x ", b"<<: ", b"{", b"}", b"[", b"]",
-    b"'", b'"', b"|\n", b">\n", b"#", b"%YAML 9.9\n", b"---\n", b"...\n", b"\n  ", b".nan", b".inf", b"1:30", b"010", b"2026-01-01",
+    b"'", b'"', b"|\n", b">\n", b"#", b"%YAML 9.9\n", b"---\n", b"...\n", b"\n  ", b".nan", b".inf", b"1:30", b"010",
+    b"2026-01-01",
     b"~", b"@", b"NaN", b"-Infinity", b"9" * 5000, b"1e999", b"[" * 3000, b"{a: " * 300, b"- " * 300, b"x: &x [*x]\n",
     BOMB, CHAIN, b",", b"\\u", b"\\ud800",
 )  # fmt: skip

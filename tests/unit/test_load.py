@@ -347,8 +347,8 @@ def test_an_unknown_engine_is_refused_with_the_known_ones(spec):
 @pytest.mark.parametrize(
     "name",
     [
-        "no-such-spec", "/no/such/file.yaml", "~no-such-user-here/spec.yaml", "~no-such-user-here", "a" * 300, "a" * 5000,
-        "/" + "a" * 5000, "a\0b", "/a\0b", "\ud800",
+        "no-such-spec", "/no/such/file.yaml", "~no-such-user-here/spec.yaml", "~no-such-user-here", "a" * 300,
+        "a" * 5000, "/" + "a" * 5000, "a\0b", "/a\0b", "\ud800",
     ],
     ids=["name", "path", "home", "home alone", "300", "5000", "path 5000", "nul", "path nul", "surrogate"],
 )  # fmt: skip

@@ -73,13 +73,15 @@ MTP = {
 
 
 def write_header(file, sizes):
-    """A safetensors file of tensors with these sizes, without their bytes."""
+    """A safetensors file of tensors with these sizes; their bytes are a hole."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name, size in sizes.items():
         header[name] = {"dtype": "U8", "shape": [size], "data_offsets": [at, at + size]}
         at += size
     raw = json.dumps(header).encode()
     file.write_bytes(len(raw).to_bytes(8, "little") + raw)
+    with file.open("r+b") as stream:
+        stream.truncate(8 + len(raw) + at)
 
 
 @pytest.fixture
@@ -149,13 +151,18 @@ def test_a_prefix_for_the_language_model_changes_nothing(tmp_path, model):
 def test_sub_layers_of_longcat_are_divided_like_those_of_other_models(tmp_path):
     longcat = read_model(load_spec({"model": LONGCAT_FLASH, "deployment": {"gpu": "h200", "tp": 1}}, {}))
     sizes = {
+        "model.embed_tokens.weight": 100,
+        "lm_head.weight": 200,
+        **{f"model.layers.{block}.input_layernorm.weight": 1 for block in range(28)},
         "model.layers.0.self_attn.0.q_b_proj.weight": 4_000,
         "model.layers.0.self_attn.1.o_proj.weight": 8_000,
         "model.layers.0.mlps.0.gate_proj.weight": 10_000,
         "model.layers.0.mlp.experts.0.gate_proj.weight": 50_000,
     }
     write_header(tmp_path / "model.safetensors", sizes)
-    assert read_folder(tmp_path, longcat, (0, 56)).main == {"attention": 12_000, "dense": 10_000, "expert": 50_000}
+    assert read_folder(tmp_path, longcat, (0, 56)).main == {
+        "embed": 100, "head": 200, "replicated": 28, "attention": 12_000, "dense": 10_000, "expert": 50_000,
+    }  # fmt: skip
 
 
 # Whole plans
@@ -290,7 +297,8 @@ def framed(raw, length=None):
     ],
     ids=[
         "empty", "three bytes", "no header", "truncated", "2^63", "2^64-1", "101 MiB", "no end", "list", "number",
-        "not UTF-8", "no entry", "no offsets", "null", "one offset", "three offsets", "reversed", "negative", "floats", "texts",
+        "not UTF-8", "no entry", "no offsets", "null", "one offset", "three offsets", "reversed", "negative",
+        "floats", "texts",
         "nan", "deep",
         "layer of 5000 digits",
     ],
@@ -312,8 +320,25 @@ def test_a_folder_named_like_a_file_and_a_dangling_link_are_refused(tmp_path):
 
 
 def test_weights_that_no_gpu_holds_do_not_fit_and_do_not_crash(tmp_path):
-    write_header(tmp_path / "model.safetensors", {"model.layers.0.self_attn.q_a_proj.weight": 10**30})
+    write_header(tmp_path / "model.safetensors", {**MAIN, "model.layers.0.self_attn.q_a_proj.weight": 10**12})
     data = {"model": TINY, "weights": {"path": str(tmp_path)}, "deployment": {"gpu": "h200", "tp": 1}}
     launched = hsplan.plan(data)
     assert not launched.fits
     assert launched.launched.pools.tokens.best == 0
+
+
+@pytest.mark.parametrize("gone", ["model.embed_tokens.weight", "lm_head.weight", "model.layers.1."])
+def test_a_folder_that_lacks_a_layer_embedding_or_head_is_refused(tmp_path, model, gone):
+    """Half a download must not look like a small model."""
+    kept = {name: size for name, size in MAIN.items() if not name.startswith(gone)}
+    write_header(tmp_path / "model.safetensors", kept)
+    with pytest.raises(InputError, match="lack 1 of 4 parts"):
+        read_folder(tmp_path, model, (0, 2))
+
+
+def test_tensors_past_the_end_of_the_file_are_refused(tmp_path, model):
+    write_header(tmp_path / "model.safetensors", MAIN)
+    with (tmp_path / "model.safetensors").open("r+b") as stream:
+        stream.truncate(2_000)
+    with pytest.raises(InputError, match="the safetensors header cannot be read"):
+        read_folder(tmp_path, model, (0, 2))

@@ -16,6 +16,8 @@ from hsplan.units import MIB, gib
 
 # A weight difference from the inventory, against what the two logs of PR #30531 show.
 WEIGHT_DIFFERENCE_UNCERTAINTY = 0.03
+# Computed weights may be this much too large before a given budget contradicts them.
+WEIGHT_DOUBT = 0.05
 MULTIMODAL_RESERVE_BYTES = 100 * MIB
 
 
@@ -37,31 +39,45 @@ def budget_of(launch: Launch, scenario: Scenario) -> Budget:
 
 def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
     extra = launch.extra
-    weights = extra.weights
+    weights, pre = extra.weights, extra.before_weights.best
     kv = exactly(given)
-    steps = [
-        Step("KV budget", f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}", "deployment.kv_budget")
-    ]
     indexer = 0 if isinstance(weights, str) else weights.indexer
     fewer = indexers_priced(launch, extra.as_launched) - indexers_priced(launch, scenario)
     if fewer and indexer:
         freed = fewer * indexer
         doubt = int(abs(freed) * WEIGHT_DIFFERENCE_UNCERTAINTY)
         kv += Interval(freed - doubt, freed, freed + doubt)
-        formula = f"{given:,} + {fewer} indexers × {indexer:,} B ± 3 % = {kv.best:,} B"
-        steps.append(Step("KV budget of this scenario", formula, "indexer weights, facts of PR #30531"))
-    outside = extra.before_weights.best - int(extra.before_weights.best * extra.memory.fraction)
-    loaded_before = max(extra.before_weights.best - outside - kv.best, 0)
-    lines = (
-        _outside_line(launch),
-        Line(
-            name="loaded before the pool",
-            bytes=loaded_before,
-            formula=f"{extra.before_weights.best:,} B free − {outside:,} B outside the fraction − {kv.best:,} B budget",
-            evidence="derived",
-        ),
+    outside = pre - int(pre * extra.memory.fraction)
+    implied = pre - outside - kv.best
+    formula = f"{pre:,} B free − {outside:,} B outside the fraction − {kv.best:,} B budget"
+    known = (
+        0 if isinstance(weights, str) else weights.base + weights.draft + indexers_priced(launch, scenario) * indexer
     )
-    return Budget(kv_bytes=kv, lines=lines, free_bytes=extra.before_weights.best - loaded_before, steps=tuple(steps))
+
+    def explain() -> tuple[Step, ...]:
+        first = f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}"
+        shift = f"{given:,} + {fewer} indexers × {indexer:,} B ± 3 % = {kv.best:,} B"
+        steps = (Step("KV budget", first, "deployment.kv_budget"),)
+        return (*steps, Step("KV budget of this scenario", shift, "weights of #30531")) if fewer and indexer else steps
+
+    loaded = max(implied, 0)
+    line = Line(name="loaded before the pool", bytes=loaded, formula=formula, evidence="derived")
+    return Budget(
+        kv_bytes=kv,
+        lines=(_outside_line(launch), line),
+        free_bytes=pre - loaded,
+        explain=explain,
+        notes=_contradiction(implied, known),
+    )
+
+
+def _contradiction(implied: int, known: int) -> tuple[str, ...]:
+    """A given budget that leaves less for the weights than they take: the verdict then rests on the budget alone."""
+    if implied >= known * (1 - WEIGHT_DOUBT):
+        return ()
+    leaves = gib(max(implied, 0))
+    loaded = f"{leaves} for what is loaded before the pool, but the weights of this spec take {gib(known)}"
+    return (f"the given kv_budget leaves {loaded}: check the budget, mem_fraction or the checkpoint's format",)
 
 
 def _outside_line(launch: Launch) -> Line:
@@ -104,23 +120,26 @@ def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) 
         formula = "MTP layers, and embedding and head of the draft's own"
         lines.append(Line(name="draft weights", bytes=weights.draft, formula=formula, evidence="engine_code"))
     loaded = target + weights.draft + overhead.best
-    source = f"SGLang {release.name}: _profile_available_bytes"
-    steps = (
-        Step("mem_fraction_static", extra.memory.formula, f"SGLang {release.name}: handle_gpu_memory_settings"),
-        Step(
-            "KV budget",
-            f"int({pre.best:,} B free × {fraction:g}) − {target:,} B weights"
-            + (f" − {counted_draft:,} B draft" if counted_draft else "")
-            + f" − {overhead.best:,} B overhead"
-            + (f" − {reserve:,} B multimodal" if reserve else "")
-            + f" = {kv.best:,} B = {gib(kv.best, 3)}",
-            source,
-        ),
-        Step(
-            "range of the KV budget",
-            f"free before weights {gib(pre.low)} to {gib(pre.high)}, "
-            f"overhead {gib(overhead.low)} to {gib(overhead.high)}: {gib(kv.low, 3)} to {gib(kv.high, 3)}",
-            "logs of H200, H20, RTX PRO 6000, GB300 and MI355X runs",
-        ),
-    )
-    return Budget(kv_bytes=kv, lines=tuple(lines), free_bytes=pre.best - loaded, steps=steps)
+
+    def explain() -> tuple[Step, ...]:
+        source = f"SGLang {release.name}: _profile_available_bytes"
+        return (
+            Step("mem_fraction_static", extra.memory.formula, f"SGLang {release.name}: handle_gpu_memory_settings"),
+            Step(
+                "KV budget",
+                f"int({pre.best:,} B free × {fraction:g}) − {target:,} B weights"
+                + (f" − {counted_draft:,} B draft" if counted_draft else "")
+                + f" − {overhead.best:,} B overhead"
+                + (f" − {reserve:,} B multimodal" if reserve else "")
+                + f" = {kv.best:,} B = {gib(kv.best, 3)}",
+                source,
+            ),
+            Step(
+                "range of the KV budget",
+                f"free before weights {gib(pre.low)} to {gib(pre.high)}, "
+                f"overhead {gib(overhead.low)} to {gib(overhead.high)}: {gib(kv.low, 3)} to {gib(kv.high, 3)}",
+                "logs of H200, H20, RTX PRO 6000, GB300 and MI355X runs",
+            ),
+        )
+
+    return Budget(kv_bytes=kv, lines=tuple(lines), free_bytes=pre.best - loaded, explain=explain)

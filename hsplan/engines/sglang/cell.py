@@ -7,7 +7,7 @@ them), PRs #23862, #31992 and #30531. Double-precision products are kept where t
 
 from __future__ import annotations
 
-from hsplan.engines.base import Rates, Row, Scenario, Step
+from hsplan.engines.base import Explain, Rates, Row, Scenario, Step
 from hsplan.engines.sglang.releases import Release
 from hsplan.families import LayerPlan
 from hsplan.spec import Deployment
@@ -67,7 +67,7 @@ def rates(
     stage: tuple[int, int],
     scenario: Scenario,
     ratio: float,
-) -> tuple[Rates, int, Step]:
+) -> tuple[Rates, int, Explain]:
     """
     Charged and stored bytes per device token of one stage, the index layers stored, and the cell's formula.
 
@@ -95,12 +95,14 @@ def rates(
         stored_index=int(INDEX_BYTES * stored_index * ratio) * copies,
         stored_draft=(int(row.bytes * drafts * draft_ratio) + int(draft_index * drafts * ratio)) * deployment.dcp,
     )
-    times = f" × {charged_ratio:g}" if charged_ratio != 1 else ""
-    times += f" × dcp {copies}" if copies != 1 else ""
-    formula = (
-        f"{row.charged_bytes} × {held} layers + 132 × {charged_index} index layers{times} = {cell:,}{draft_formula}"
-    )
-    return result, stored_index, Step("cell, bytes per token", formula, SOURCE.format(release.name))
+
+    def explain() -> tuple[Step, ...]:
+        times = f" × {charged_ratio:g}" if charged_ratio != 1 else ""
+        times += f" × dcp {copies}" if copies != 1 else ""
+        drawn = f"{row.charged_bytes} × {held} layers + 132 × {charged_index} index layers{times} = {cell:,}"
+        return (Step("cell, bytes per token", drawn + draft_formula, SOURCE.format(release.name)),)
+
+    return result, stored_index, explain
 
 
 def _draft(

@@ -100,8 +100,8 @@ class SGLang:
             (*rates(row, launch.release, deployment, launch.plan, stage, scenario, ratio), stage)
             for stage in launch.plan.stages
         ]
-        result, index_layers, step, stage = max(found, key=lambda entry: entry[0].charged)
-        return Layout(row=row, rates=result, stage=stage, index_layers=index_layers, steps=(step,))
+        result, index_layers, explain, stage = max(found, key=lambda entry: entry[0].charged)
+        return Layout(row=row, rates=result, stage=stage, index_layers=index_layers, explain=explain)
 
     def budget(self, launch: Launch, scenario: Scenario) -> Budget:
         """Bytes for the cache, by the engine's own rule or as given."""

@@ -51,7 +51,7 @@ def memory_settings(
         formula = f"given: {fraction:g}"
     else:
         reserve, terms = _reserve_mib(model, gpu, release, deployment, tp, chunk, max_bs)
-        fraction = round((gpu.reported_mib - reserve) / gpu.reported_mib, 3)
+        fraction = max(round((gpu.reported_mib - reserve) / gpu.reported_mib, 3), 0.0)
         formula = f"round(({gpu.reported_mib:,} − {reserve:,.0f}) / {gpu.reported_mib:,}, 3) = {fraction:g}"
         formula += f", reserve in MiB: {terms}"
         if model.multimodal and deployment.disaggregation != "decode":

@@ -101,6 +101,7 @@ def check_deployment(loaded: Loaded, model: Model, gpu: Gpu, release: Release, r
     if problem is not None:
         raise UnsupportedError(problem)
     _check_index(loaded, model)
+    _check_rocm_page(loaded, model, gpu)
     return list(_notes(deployment, model, gpu, ranks))
 
 
@@ -174,6 +175,14 @@ def _check_index(loaded: Loaded, model: Model) -> None:
     if model.kv_lora_rank % 128:
         what = f"kv_lora_rank is {model.kv_lora_rank}; packed rows need a multiple of 128"
         raise UnsupportedError(Problem(where=loaded.where("model.kv_lora_rank"), what=what))
+
+
+def _check_rocm_page(loaded: Loaded, model: Model, gpu: Gpu) -> None:
+    """The index-K layouts of ROCm: 1 on the legacy path, a multiple of 16 on the other."""
+    page = loaded.spec.deployment.page_size
+    if gpu.rocm and model.index_topk is not None and page not in ("auto", 1) and page % 16:
+        where, what = loaded.where("deployment.page_size"), f"{page} tokens: ROCm takes 1 or a multiple of 16"
+        raise InputError(Problem(where=where, what=what, remedy="leave it to auto (64)"))
 
 
 def _notes(deployment: Deployment, model: Model, gpu: Gpu, ranks: Ranks) -> Iterator[str]:

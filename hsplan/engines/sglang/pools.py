@@ -51,7 +51,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
         lines=lines,
-        steps=_steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),
+        explain=lambda: _steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),
         notes=offloaded.notes,
     )
 

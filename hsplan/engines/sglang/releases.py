@@ -123,7 +123,7 @@ def release_of(loaded: Loaded) -> Release:
 
     Raises UnsupportedError, with the nearest known one, for anything else.
     """
-    name = loaded.spec.deployment.release.removeprefix("v")
+    name = re.sub(r"^v(?=[0-9])", "", loaded.spec.deployment.release)
     name = LATEST if name == "latest" else name
     day = RELEASES.get(name) or _build_day(name, loaded.where("deployment.release"))
     return _release(name, day)

@@ -11,6 +11,12 @@ from hsplan.engines import Budget, Interval, Launch, Layout, Pools, Scenario
 from hsplan.version import __version__
 
 SCHEMA = "hsplan.plan/1"
+# Keys of a scenario that are null when it is not available.
+SCENARIO_KEYS = (
+    "row", "bytes_per_token", "kv_budget_bytes", "kv_budget_bytes_range", "max_total_num_tokens",
+    "max_total_num_tokens_range", "logical_tokens", "max_request_tokens", "host_pool_bytes", "blocks", "ledger",
+    "concurrency", "headroom_bytes", "fits", "why_not", "cure", "deployment",
+)  # fmt: skip
 
 
 class ScenarioPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +105,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
     head = {"engine_applies": entry.engine_applies, "available": entry.available, "reason": entry.reason or None}
     layout, budget, pools, capacity = entry.layout, entry.budget, entry.pools, entry.capacity
     if layout is None or budget is None or pools is None or capacity is None:
-        return head
+        return {**head, **dict.fromkeys(SCENARIO_KEYS)}
     row, stored = layout.row, layout.rates
     return {
         **head,
