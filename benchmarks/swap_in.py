@@ -98,7 +98,8 @@ class Case:
             end.record()
             torch.cuda.synchronize()
             times.append(start.elapsed_time(end) * 1000 / CALLS)
-        assert int(self.plan.counts.sum()) == self.batch * self.misses, (self.plan.counts, self.misses)
+        if int(self.plan.counts.sum()) != self.batch * self.misses:
+            raise RuntimeError(f"{self.plan.counts} rows missed where {self.misses} of each request should")
         return statistics.median(times[3:])
 
 
@@ -107,7 +108,9 @@ def machine() -> dict[str, object]:
     return {"gpu": p.name, "memory_bytes": p.total_memory, "torch": torch.__version__, "triton": triton.__version__}
 
 
-def grid(batches: list[int], slot_counts: list[int], misses: list[int], order: str, context: int = 65_536) -> list[dict]:
+def grid(
+    batches: list[int], slot_counts: list[int], misses: list[int], order: str, context: int = 65_536
+) -> list[dict]:
     host = torch.empty((max(batches) * context, ROW_BYTES), dtype=torch.uint8, pin_memory=True)
     host.random_(0, 256)
     rows = []
@@ -117,8 +120,9 @@ def grid(batches: list[int], slot_counts: list[int], misses: list[int], order: s
                 us = Case(batch, context, slots, m, order, host).microseconds()
                 resolve_us = Case(batch, context, slots, m, order, host).microseconds(copy=False)
                 gb_s = batch * m * ROW_BYTES / us / 1000
-                rows.append({"slots": slots, "batch": batch, "context": context, "misses": m, "order": order,
-                             "us": round(us, 2), "resolve_us": round(resolve_us, 2), "gb_s": round(gb_s, 1)})  # fmt: skip
+                key = {"slots": slots, "batch": batch, "context": context, "misses": m, "order": order}
+                timed = {"us": round(us, 2), "resolve_us": round(resolve_us, 2), "gb_s": round(gb_s, 1)}
+                rows.append(key | timed)
                 print(rows[-1], flush=True)
     return rows
 

@@ -55,10 +55,11 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
     data = {"model": document.data, "deployment": {}} if source.is_config else document.data
     base = Path(document.origin).parent if not isinstance(spec, Mapping) else Path()
     model_source = source
-    named = data.get("model")
+    named = overrides.get("model", data.get("model"))
     if isinstance(named, str):
-        model_source = _model_source(named, base, document.where)
+        model_source = _model_source(named, Path() if "model" in overrides else base, document.where)
         data = {**data, "model": _model_of(model_source)}
+        overrides = {key: value for key, value in overrides.items() if key != "model"}
     data = _split_engine(data)
     if overrides:
         data = _merge(data, overrides)
@@ -129,6 +130,8 @@ def _merge(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, A
             known = [*LEAVES, *ROOT_KEYS]
             raise InputError(Problem(what=f"unknown option {shown(key)!r}", remedy=nearest(key, known)))
         old = merged.get(section)
+        if section in SECTIONS and old not in (None, "auto") and not isinstance(old, Mapping):
+            continue  # what is written there is wrong, and reported as such
         if isinstance(old, Mapping) and isinstance(laid, Mapping) and section not in ("weights", "model"):
             laid = {**old, **laid}
         merged[section] = laid

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 UNITS_PER_TILE = 512  # of 16 bytes: 8 KiB in flight a program
-PROGRAMS = 32  # the link is full from 16 on (measured, H200); the rest of the GPU belongs to the forward pass
+PROGRAMS = 32  # gathers fill an H200's link from 16 on (measured); the rest of the GPU is for the forward pass
 WARPS = 8
 MAX_COPIES = 2**31 - 1  # a row copy has an int32 number in the kernel
 
@@ -129,7 +129,7 @@ def stage_pages(
     pool, and for layers that do not fit the rows.
     """
     if len(device_page_ids) != len(host_page_ids) or len(device_layers) != len(host_layers):
-        raise ValueError("unequal numbers of pages or layers: each device page and layer has one on the host")
+        raise ValueError("unequal numbers of pages or layers: give one of the host for each of the device")
     for side, layers, pages in (("device", device_layers, device_page_ids), ("host", host_layers, host_page_ids)):
         if any(layer.shape[1:] != (row_bytes,) or layer.dtype != torch.uint8 for layer in layers):
             raise ValueError(f"{side} layers are not uint8 [rows, {row_bytes}]")
@@ -150,10 +150,10 @@ class BackupStream:
 
         with backups.after(producer, src_rows, dst_rows, count, *device_layers):
             backup_rows(...)
-        backups.hold(consumer)  # when everything else is under way
+        backups.hold(consumer)
 
-    `stream` and `event` (the end of the last backup) are None on the CPU, where everything is in order already.
-    Under CUDA-graph capture both calls belong into one graph: an event recorded inside cannot be waited for outside.
+    `stream` and `event` (the end of the last backup) are None on the CPU, where all is in order. Under CUDA-graph
+    capture both calls belong into one graph: an event recorded inside cannot be waited for outside.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -163,15 +163,15 @@ class BackupStream:
     @contextlib.contextmanager
     def after(self, producer: torch.cuda.Stream | None, *tensors: torch.Tensor) -> Iterator[None]:
         """
-        Run the block on the side stream, once `producer` has done what it has been given so far.
+        Run the block on the side stream, once `producer` (None: the current stream) has done what it was given so far.
 
         `tensors`: all that the block uses on the device; their memory is not reused before the side stream is done.
         The event is recorded on the way out, after an exception too: copies may be under way.
         """
-        if self.stream is None or producer is None:
+        if self.stream is None:
             yield
             return
-        self.stream.wait_event(producer.record_event())
+        self.stream.wait_event((producer or torch.cuda.current_stream()).record_event())
         for tensor in tensors:
             if tensor.is_cuda:
                 tensor.record_stream(self.stream)
@@ -181,10 +181,10 @@ class BackupStream:
             finally:
                 self.event = self.stream.record_event()
 
-    def hold(self, consumer: torch.cuda.Stream | None) -> None:
-        """Make `consumer` wait for the last backup; without one, nothing."""
-        if self.event is not None and consumer is not None:
-            consumer.wait_event(self.event)
+    def hold(self, consumer: torch.cuda.Stream | None = None) -> None:
+        """Make `consumer` (None: the current stream) wait for the last backup; before the first, nothing."""
+        if self.event is not None:
+            (consumer or torch.cuda.current_stream()).wait_event(self.event)
 
 
 def _runs(

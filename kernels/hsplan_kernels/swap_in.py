@@ -181,7 +181,9 @@ def _resolve(
 
 
 @triton.jit
-def _victims(p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr, TOKENS: tl.constexpr):
+def _victims(
+    p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr, TOKENS: tl.constexpr
+):
     """Write the `count` slots that come first in (step, token) to p_victims, in slot order."""
     # Steps: octaves of age first, since most slots are young, then ninths of what is left.
     low, high, below, done = _narrow_octave(p_steps, now, count, B, CHUNK_SLOTS)
@@ -200,9 +202,7 @@ def _victims(p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, CHUNK_SL
         while token_low < token_high:
             width = (token_high - token_low + 9) // 9
             c0, c1, c2, c3 = _count(p_steps, p_tokens, now, token_low, width, threshold, B, CHUNK_SLOTS, True)
-            token_low, token_high, under, done = _narrow(
-                c0, c1, c2, c3, take, token_low, token_high, width, under
-            )
+            token_low, token_high, under, done = _narrow(c0, c1, c2, c3, take, token_low, token_high, width, under)
         token_limit = token_low
     o_s = tl.arange(0, CHUNK_SLOTS)
     written = 0

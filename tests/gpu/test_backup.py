@@ -1,5 +1,7 @@
 """Backup: single rows by the kernel, whole pages by the copy engine, in order on a side stream."""
 
+import ctypes
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,7 +12,7 @@ from hsplan_kernels import reference_moves as reference
 from hsplan_kernels.host_pool import HostPool
 from hsplan_kernels.memory import pointer_table
 
-POISON = 0xA5
+POISON = 0x5A  # not that of the guard bands: a row read from there shows
 ROW_BYTES = (16, 576, 656, 1040, 1152)
 
 
@@ -29,7 +31,9 @@ def check(device, guarded, settle):
     def run(src, dst, count, *, row_bytes, num_layers=3, device_rows=110, host_rows=130):
         contents = [noise(device_rows, row_bytes, seed=layer) for layer in range(num_layers)]
         layers = [guarded(values=values) for values in contents]
-        ids = [guarded(values=src), guarded(values=dst), guarded(values=torch.tensor([count], dtype=torch.int32))]
+        tail = torch.zeros(40, dtype=src.dtype)  # past the end lie entries that would be copied
+        counts = torch.tensor([count], dtype=torch.int32)
+        ids = [guarded(values=values) for values in (torch.cat([src, tail]), torch.cat([dst, tail]), counts)]
         sizes = {
             "row_bytes": row_bytes,
             "num_layers": num_layers,
@@ -41,12 +45,17 @@ def check(device, guarded, settle):
                 layer.fill_(POISON)
             device_table = pointer_table([layer.view for layer in layers])
             host_table = pointer_table(pool.layers, device)
-            backup.backup_rows(device_table, host_table, *(array.view for array in ids), **sizes)
+            src_rows, dst_rows, taken = (array.view for array in ids)
+            backup.backup_rows(device_table, host_table, src_rows[: len(src)], dst_rows[: len(src)], taken, **sizes)
             settle()
+            padding = pool.bytes // num_layers - host_rows * row_bytes
+            assert all(
+                ctypes.string_at(layer.data_ptr() + layer.numel(), padding) == bytes(padding) for layer in pool.layers
+            )
             got = [layer.clone() for layer in pool.layers]
         wanted = [torch.full((host_rows, row_bytes), POISON, dtype=torch.uint8) for _ in range(num_layers)]
         tables = pointer_table(contents), pointer_table(wanted)
-        reference.backup_rows(*tables, src, dst, torch.tensor([count], dtype=torch.int32), **sizes)
+        reference.backup_rows(*tables, src, dst, counts, **sizes)
         for layer in range(num_layers):
             assert torch.equal(got[layer], wanted[layer]), f"layer {layer}"
             assert torch.equal(layers[layer].view.cpu(), contents[layer]), f"layer {layer} of the device was written"
@@ -182,9 +191,8 @@ def stage(device, guarded, settle):
         with HostPool(2, 7 * page_tokens, row_bytes) as pool:
             for layer in pool.layers:
                 layer.fill_(POISON)
-            producer = torch.cuda.current_stream() if device == "cuda" else None
             views = [layer.view for layer in layers]
-            with backups.after(producer, *views):
+            with backups.after(None, *views):
                 event = backup.stage_pages(views, pool.layers, device_pages, host_pages, stream=backups.stream, **sizes)
             assert (event is None) == (device == "cpu")
             if event is not None:
@@ -286,6 +294,30 @@ def test_a_backup_sees_the_producers_rows_and_the_next_forward_waits_for_it(devi
             layer.fill_(254)
             settle()
             assert bool((pool.layers[0][ids.cpu()] == value).all())
+
+
+def test_a_backup_forked_inside_a_graph_is_joined_there(device, settle, captured):
+    layer = torch.zeros(64, 656, dtype=torch.uint8, device=device)
+    ids, count = torch.arange(64, device=device), torch.tensor([64], dtype=torch.int32, device=device)
+    value = torch.tensor(3, dtype=torch.uint8, device=device)
+    backups = backup.BackupStream(device)
+    with HostPool(1, 64, 656) as pool:
+        tables = pointer_table([layer]), pointer_table(pool.layers, device)
+        sizes = {"row_bytes": 656, "num_layers": 1, "device_rows": 64, "host_rows": 64}
+
+        def step():
+            layer.copy_(value.expand(64, 656))
+            with backups.after(None, layer, ids, count):
+                backup.backup_rows(*tables, ids, ids, count, **sizes)
+            backups.hold()
+            layer.zero_()
+
+        replay = captured(step)
+        value.fill_(9)
+        replay()
+        settle()
+        assert bool((pool.layers[0] == 9).all())
+        assert not layer.any()
 
 
 def test_a_backup_that_fails_halfway_is_still_waited_for(device):

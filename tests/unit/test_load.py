@@ -154,6 +154,12 @@ def test_weights_of_an_override_replace_those_of_the_file(spec):
     assert (loaded.weights.checkpoint, loaded.weights.bytes_per_rank) == (None, 5_000_000)
 
 
+def test_an_override_may_name_another_model(spec):
+    plan = hsplan.plan(spec(SMALL), model="deepseek-v3.2-fp8")
+    assert plan.to_dict()["model"]["layers"] == 61
+    assert plan.launch.gpu.name == "h200"
+
+
 def test_a_wrong_override_is_named_by_its_option(spec):
     assert lines_of(spec(SMALL), max_running_requests=-1)[0] == "--max-running-requests: -1 is not valid"
 
@@ -209,6 +215,15 @@ def test_a_missing_section_is_named(spec, text, line):
 def test_a_section_that_is_no_mapping_is_refused(spec, section, value):
     text = SMALL.split("deployment:", maxsplit=1)[0] if section == "deployment" else SMALL
     lines = lines_of(spec(f"{text}{section}: {value}\n"))
+    assert any(f"`{section}` is" in line and "no mapping" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("section", "option"), [("deployment", "gpu"), ("workload", "tpot_ms"), ("offload", "device_buffer_size")]
+)
+def test_an_option_never_hides_a_section_that_is_no_mapping(spec, section, option):
+    head = SMALL.split("deployment:", maxsplit=1)[0] if section == "deployment" else SMALL
+    lines = lines_of(spec(f"{head}{section}: x\n"), **{option: "h200" if option == "gpu" else 8})
     assert any(f"`{section}` is" in line and "no mapping" in line for line in lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Scenario
+from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.cell import rates
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
@@ -14,7 +14,7 @@ from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_ran
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import release_of
-from hsplan.engines.sglang.rows import runs_on_aiter
+from hsplan.engines.sglang.rows import resolve_row, runs_on_aiter
 from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model, layer_plan
@@ -23,9 +23,10 @@ from hsplan.spec import Loaded
 
 
 class Extra(msgspec.Struct, frozen=True, kw_only=True):
-    """SGLang's own answers: group sizes, memory settings, and weights or the reason why they are unknown."""
+    """SGLang's own answers: group sizes, cache rows, memory settings, weights or the reason why they are unknown."""
 
     ranks: Ranks
+    rows: tuple[Row | str, Row | str]  # without and with offload
     memory: MemorySettings
     weights: RankWeights | str
     before_weights: Interval
@@ -48,6 +49,10 @@ class SGLang:
         context_len, context_notes = context_length(loaded, model)
         on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
         held = indexers_held(release, plan)
+        without, with_offload = (
+            resolve_row(model, gpu, release, deployment, ranks.attention_tp, offload=offload)
+            for offload in (False, True)
+        )
         shards = shards_of(deployment, ranks)
         weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
         return Launch(
@@ -64,6 +69,7 @@ class SGLang:
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
             extra=Extra(
                 ranks=ranks,
+                rows=(without, with_offload),
                 memory=memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter),
                 weights=weights,
                 before_weights=before_weights(gpu, deployment, ranks),

@@ -87,7 +87,8 @@ def context_length(loaded: Loaded, model: Model) -> tuple[int, list[str]]:
         notes.append("max_position_embeddings is missing: request tables are sized for workload.context")
     if context > length:
         what = f"requests of {context:,} tokens, but the engine stops at {length:,}"
-        raise InputError(Problem(where=loaded.where("workload.context"), what=what, remedy=f"give at most {length}"))
+        remedy = f"set workload.context (--context) to at most {length}"
+        raise InputError(Problem(where=loaded.where("workload.context"), what=what, remedy=remedy))
     return length, notes
 
 

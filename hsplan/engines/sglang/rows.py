@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hsplan.engines.base import Row, Scenario
+from hsplan.engines.base import Row
 from hsplan.engines.sglang.releases import Release
 from hsplan.families import Model
 from hsplan.hardware import Gpu
@@ -38,23 +38,23 @@ DSA_PAGE = 64
 
 
 def resolve_row(
-    model: Model, gpu: Gpu, release: Release, deployment: Deployment, scenario: Scenario, attention_tp: int
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
 ) -> Row | str:
-    """The row with the scenario's flags, or the reason why the engine refuses to start with them."""
+    """The row with or without the flags of HiSparse, or the reason why the engine refuses to start with them."""
     if model.index_topk is None:
-        if scenario.offload:
+        if offload:
             return "HiSparse needs a model with a top-k indexer (DSA)"
         return _mla_row(model, gpu, release, deployment, attention_tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
         dtype = "fp8_e4m3" if gpu.capability >= 100 else "bfloat16"
-    backends = _dsa_backends(model, gpu, release, deployment, dtype, scenario)
-    reason = _refused(model, gpu, release, deployment, dtype, backends, scenario)
+    backends = _dsa_backends(model, gpu, release, deployment, dtype, offload=offload)
+    reason = _refused(model, gpu, release, deployment, dtype, backends, offload=offload)
     return reason or _dsa_row(model, gpu, release, deployment, dtype, backends)
 
 
 def _dsa_backends(
-    model: Model, gpu: Gpu, release: Release, deployment: Deployment, dtype: str, scenario: Scenario
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, dtype: str, *, offload: bool
 ) -> tuple[str, str]:
     """Prefill and decode backend."""
     given = deployment.attention_backend
@@ -68,9 +68,9 @@ def _dsa_backends(
     if release.has("sm120_packed") and _is_glm_sm12_fp8(model, gpu, fp8=fp8):
         return "flashinfer_sparse_mla", "flashinfer_sparse_mla"
     if gpu.rocm:
-        name = "triton" if release.has("rocm_triton") and not scenario.offload else "tilelang"
+        name = "triton" if release.has("rocm_triton") and not offload else "tilelang"
         return name, name
-    if scenario.offload:
+    if offload:
         name = "flashmla_kv" if fp8 else "flashmla_sparse"
         return name, name
     if fp8:
@@ -86,11 +86,12 @@ def _refused(
     deployment: Deployment,
     dtype: str,
     backends: tuple[str, str],
-    scenario: Scenario,
+    *,
+    offload: bool,
 ) -> str | None:
     """Why the engine does not start with these backends: with any flags, then with those of HiSparse."""
     return _backend_refused(model, gpu, release, dtype, backends[0], backends[1]) or (
-        _hisparse_refused(gpu, release, deployment, dtype, backends) if scenario.offload else None
+        _hisparse_refused(gpu, release, deployment, dtype, backends) if offload else None
     )
 
 

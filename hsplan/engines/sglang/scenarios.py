@@ -5,7 +5,6 @@ from __future__ import annotations
 from hsplan.engines.base import SCENARIOS, Launch, Row, Scenario
 from hsplan.engines.sglang.cell import elides
 from hsplan.engines.sglang.releases import Release
-from hsplan.engines.sglang.rows import resolve_row
 from hsplan.families import LayerPlan
 from hsplan.spec import Deployment
 
@@ -18,9 +17,8 @@ def launched_scenario(release: Release, deployment: Deployment, plan: LayerPlan,
 
 def row_of(launch: Launch, scenario: Scenario) -> Row | str:
     """The row with the scenario's flags, or why the engine refuses them."""
-    attention_tp = launch.extra.ranks.attention_tp
-    deployment = launch.loaded.spec.deployment
-    return resolve_row(launch.model, launch.gpu, launch.release, deployment, scenario, attention_tp)
+    found: Row | str = launch.extra.rows[scenario.offload]
+    return found
 
 
 def applies(launch: Launch, scenario: Scenario) -> bool:
