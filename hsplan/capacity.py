@@ -6,18 +6,17 @@ All figures are for one data-parallel rank.
 
 from __future__ import annotations
 
-from math import ceil
+from collections.abc import Callable
 
 import msgspec
 
-from hsplan.engines import Budget, Explain, Launch, Layout, Pools, Scenario, Step
+from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
+from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
 from hsplan.units import ceil_div, gib, size
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
-MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
-REQUEST_LINES = ("request to token table", "HiSparse request tables", "HiSparse speculative swap state")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,23 +38,33 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """
     `requests` is the least limit; `binding` names it, `lift` the cheapest change that lifts it.
 
-    `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. `explain`
-    writes out the limits.
+    `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. Both
+    pieces of advice are priced when asked for. `explain` writes out the limits.
     """
 
     requests: int
     binding: str
-    lift: str
     limits: Limits
     headroom_bytes: int
     fits: bool
     why_not: str
-    cure: str
+    find_lift: Callable[[], str]
+    find_cure: Callable[[], str]
     explain: Explain
 
+    @property
+    def lift(self) -> str:
+        """The cheapest change that lifts the binding limit."""
+        return self.find_lift()
 
-def capacity_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget, pools: Pools) -> Capacity:
-    """Limits, headroom and verdict of one scenario."""
+    @property
+    def cure(self) -> str:
+        """What makes the deployment fit; empty when it does."""
+        return self.find_cure()
+
+
+def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools, retry: Retry) -> Capacity:
+    """Limits, headroom and verdict of one scenario; `retry` prices it with other values."""
     context = launch.loaded.spec.workload.context
     reserved = ceil_div(context, pools.page_tokens) * pools.page_tokens
     host_fit = _host_tokens_that_fit(launch, pools)
@@ -69,16 +78,16 @@ def capacity_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budg
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
     short = host_fit is not None and host_fit < pools.host_tokens
-    why_not, cure = _why_not(launch, layout, budget, pools, known[binding], headroom, host_fit if short else None)
+    why_not, find_cure = _verdict(launch, budget, pools, known[binding], headroom, retry, host_is_short=short)
     return Capacity(
         requests=known[binding],
         binding=binding,
-        lift=_lift(launch, scenario, pools, limits, binding, headroom),
         limits=limits,
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
-        cure=cure,
+        find_lift=lambda: lift(launch, scenario, pools, known, retry, fits=not why_not),
+        find_cure=find_cure,
         explain=lambda: _steps(scenario, pools, reserved, host_fit, limits),
     )
 
@@ -107,85 +116,25 @@ def _host_tokens_that_fit(launch: Launch, pools: Pools) -> int | None:
     return each * pools.host_tokens // pools.host_bytes
 
 
-def _why_not(
-    launch: Launch,
-    layout: Layout,
-    budget: Budget,
-    pools: Pools,
-    requests: int,
-    headroom: int,
-    host_fit: int | None,
-) -> tuple[str, str]:
-    """
-    The first reason why the plan does not fit and what cures it, both empty when it fits.
-
-    `host_fit` is the host tokens that fit when they are too few, else None.
-    """
+def _verdict(
+    launch: Launch, budget: Budget, pools: Pools, requests: int, headroom: int, retry: Retry, *, host_is_short: bool
+) -> tuple[str, Callable[[], str]]:
+    """The first reason why the plan does not fit and what finds its cure; no reason and no cure when it fits."""
     if budget.kv_bytes.best <= 0:
         lack = gib(-budget.kv_bytes.best)
-        return f"nothing is left for the cache: weights and the reserve need {lack} more than the card has", MORE_ROOM
+        reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
+        return reason, lambda: MORE_ROOM
     if pools.tokens.best == 0:
-        return "the budget is smaller than one page of tokens", MORE_ROOM
-    if host_fit is not None:
+        return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
+    if host_is_short:
         needed = size(pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)
-        reason = f"the host pools need {needed} on a node, with the 10 GiB that the engine keeps free"
-        return reason, _host_cure(launch, layout, budget, host_fit, needed)
+        kept = size(pools.host_reserve_bytes)
+        reason = f"the host pools need {needed} on a node, with the {kept} that the engine keeps free"
+        return reason, lambda: host_cure(launch, pools, retry)
     if headroom < 0:
         reason = f"it starts and then runs out: {gib(-headroom)} too much beside the pool"
-        return reason, _headroom_cure(launch, pools, -headroom)
+        return reason, lambda: headroom_cure(launch, pools, retry)
     if requests == 0:
         context = launch.loaded.spec.workload.context
-        return f"not one request of {context:,} tokens fits", "a shorter context, or " + MORE_ROOM
-    return "", ""
-
-
-def _host_cure(launch: Launch, layout: Layout, budget: Budget, host_fit: int, needed: str) -> str:
-    """The largest whole ratio whose host pool fits: device tokens shrink as index-K grows with the ratio."""
-    ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
-    rates = layout.rates
-    for whole in range(ceil(ratio) - 1, 0, -1):
-        cell = rates.stored_kv + rates.stored_draft + rates.stored_index / ratio * whole
-        if budget.kv_bytes.best / cell * whole <= host_fit:
-            return f"host_to_device_ratio {whole}, or {needed} of host memory on a node"
-    return f"{needed} of host memory on a node"
-
-
-def _headroom_cure(launch: Launch, pools: Pools, lack: int) -> str:
-    """Fewer running requests when their tables are large enough to give the room, else a smaller pool."""
-    fewer = pools.request_cap - ceil_div(lack, _request_bytes(pools))
-    if fewer >= 1:
-        return f"max_running_requests {fewer * launch.data_parallel:,}"
-    return "a lower mem_fraction, or a smaller chunked_prefill_size"
-
-
-def _request_bytes(pools: Pools) -> int:
-    """GPU bytes that one more running request takes beside the pool."""
-    tables = sum(line.bytes for line in pools.lines if line.name in REQUEST_LINES)
-    return max(tables // (pools.request_cap + 1), 1)
-
-
-def _lift(launch: Launch, scenario: Scenario, pools: Pools, limits: Limits, binding: str, headroom: int) -> str:
-    """The cheapest change that lifts the binding limit: up to the next one, and no further than the GPU has room."""
-    others = [value for name, value in limits.known().items() if name != binding]
-    nxt = min(others, default=0)
-    match binding:
-        case "max_running":
-            nxt = min(nxt, limits.max_running + max(headroom, 0) // (2 * _request_bytes(pools)))
-            each = nxt * launch.data_parallel
-            return f"max_running_requests {each:,}" if nxt > limits.max_running else MORE_ROOM
-        case "hot_buffer":
-            slots = pools.tokens.best // max(nxt, 1) - pools.page_tokens
-            least = launch.model.index_topk or 0
-            slots = max(slots // pools.page_tokens * pools.page_tokens, least)
-            current = pools.hot_buffer_tokens - pools.page_tokens
-            return f"device_buffer_size {slots:,}" if slots < current else MORE_ROOM
-        case "host":
-            return "more host memory on a node"
-        case _:
-            if scenario.offload and limits.hot_buffer is not None and limits.hot_buffer > limits.gpu:
-                memory = " and more host memory" if limits.host is not None else ""
-                return f"a higher host_to_device_ratio{memory}, as long as the hot buffers still fit"
-            if scenario.offload:
-                return MORE_ROOM
-            offload = "offload, " if launch.model.index_topk is not None else ""
-            return f"{offload}more ranks, or a higher mem_fraction"
+        return f"not one request of {context:,} tokens fits", lambda: "a shorter context, or " + MORE_ROOM
+    return "", str

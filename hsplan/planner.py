@@ -10,11 +10,13 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from hsplan.capacity import capacity_of
+from hsplan.advice import Retry
+from hsplan.capacity import Capacity, capacity_of
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
+from hsplan.errors import HsplanError
 from hsplan.families import read_model
 from hsplan.result import Plan, ScenarioPlan
-from hsplan.spec import Loaded, load_spec
+from hsplan.spec import Loaded, changed, load_spec
 
 SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
 
@@ -54,7 +56,7 @@ def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
         return ScenarioPlan(scenario=scenario, engine_applies=False, reason=layout)
     budget = engine.budget(launch, scenario)
     pools = engine.pools(launch, scenario, layout, budget)
-    capacity = capacity_of(launch, scenario, layout, budget, pools)
+    capacity = capacity_of(launch, scenario, budget, pools, _retry(engine, launch, scenario))
     return ScenarioPlan(
         scenario=scenario,
         engine_applies=applies,
@@ -64,6 +66,16 @@ def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
         pools=pools,
         capacity=capacity,
     )
+
+
+def _retry(engine: Engine, launch: Launch, scenario: Scenario) -> Retry:
+    def retry(**values: Any) -> Capacity | None:
+        try:
+            return _price(engine, engine.resolve(changed(launch.loaded, values), launch.model), scenario).capacity
+        except HsplanError:
+            return None
+
+    return retry
 
 
 def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:

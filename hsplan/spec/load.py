@@ -19,7 +19,7 @@ from msgspec import inspect
 from hsplan.errors import InputError, Problem, nearest, shown
 from hsplan.hardware import GPUS
 from hsplan.spec import source as sources
-from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Spec, leaf_sections
+from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
 from hsplan.units import parse_bytes
 
 LEAVES = leaf_sections()
@@ -73,6 +73,16 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
         folder=model_source.folder,
         unverified=model_source.document.unverified,
     )
+
+
+def changed(loaded: Loaded, values: Mapping[str, Any]) -> Loaded:
+    """The same with other values of leaf keys, which must be valid; no section but offload may be absent."""
+    spec = loaded.spec
+    for key, value in values.items():
+        section = LEAVES[key]
+        old = getattr(spec, section) or Offload()
+        spec = msgspec.structs.replace(spec, **{section: msgspec.structs.replace(old, **{key: value})})
+    return msgspec.structs.replace(loaded, spec=spec)
 
 
 def _where(source: sources.Source, model: sources.Source, overrides: Mapping[str, Any]) -> Callable[[str], str]:

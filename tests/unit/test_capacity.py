@@ -121,12 +121,12 @@ def test_the_host_limit_is_what_the_node_holds_beside_10_gib(host_memory, contex
 
 
 def test_too_little_host_memory_does_not_fit_and_says_how_much_would():
-    found = entry(context=8_192, offload={"host_memory": "512GiB"})
+    found = entry(context=8_192, max_running_requests=256, offload={"host_memory": "512GiB"})
     assert (found["concurrency"]["requests"], found["concurrency"]["binding"]) == (160, "host")
     assert found["concurrency"]["lift"] == "more host memory on a node"
     assert found["cure"] == "host_to_device_ratio 1, or 740.13 GiB of host memory on a node"
     assert found["fits"] is False
-    assert found["why_not"] == "the host pools need 740.13 GiB on a node, with the 10 GiB that the engine keeps free"
+    assert found["why_not"] == "the host pools need 740.13 GiB on a node, with the 10.00 GiB that the engine keeps free"
 
 
 def test_just_enough_host_memory_fits():

@@ -1,0 +1,105 @@
+"""
+What makes a plan fit, or lifts its binding limit: every figure that is suggested has been priced first.
+
+A `Retry` prices the same scenario with other values; it gives None where the engine refuses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+from typing import Protocol
+
+from hsplan.engines import Launch, Pools, Scenario
+from hsplan.spec import Offload
+from hsplan.units import floor_to, size
+
+MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
+LESS_BESIDE = "a lower mem_fraction, or a smaller chunked_prefill_size"
+MOST_REQUESTS = 2**24
+
+
+class Outcome(Protocol):
+    """What advice needs to know of a priced scenario."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether the deployment starts, keeps running and holds a request."""
+
+    @property
+    def requests(self) -> int:
+        """Requests of one data-parallel rank."""
+
+
+Retry = Callable[..., Outcome | None]
+
+
+def host_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
+    """The largest whole ratio with which the deployment fits, and the host memory that this one needs."""
+    needed = size(pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)
+    memory = f"{needed} of host memory on a node"
+    if not _fits(retry(host_memory=pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)):
+        memory = f"{memory} and {LESS_BESIDE}"
+    ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
+    whole = _largest(1, ceil(ratio) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
+    return memory if whole is None else f"host_to_device_ratio {whole}, or {memory}"
+
+
+def headroom_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
+    """Fewer running requests when their tables are large enough to give the room, else a smaller pool."""
+    ranks = launch.data_parallel
+    fewer = _largest(1, pools.request_cap - 1, lambda n: _fits(retry(max_running_requests=n * ranks)))
+    return LESS_BESIDE if fewer is None else f"max_running_requests {fewer * ranks:,}"
+
+
+def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int], retry: Retry, *, fits: bool) -> str:
+    """
+    The cheapest change that lifts the binding limit: up to the next one, and no further than the GPU has room.
+
+    A plan that does not fit (`fits`) is lifted as it is: what cures it is said elsewhere.
+    """
+    binding = min(limits, key=lambda name: limits[name])
+    now = limits[binding]
+    nxt = min((value for name, value in limits.items() if name != binding), default=0)
+
+    def more(outcome: Outcome | None) -> bool:
+        return outcome is not None and outcome.requests > now and (outcome.fits or not fits)
+
+    match binding:
+        case "max_running":
+            ranks = launch.data_parallel
+            highest = min(nxt, MOST_REQUESTS // ranks)
+            cap = _largest(now + 1, highest, lambda n: more(retry(max_running_requests=n * ranks)))
+            return MORE_ROOM if cap is None else f"max_running_requests {cap * ranks:,}"
+        case "hot_buffer":
+            slots = floor_to(pools.tokens.best // max(nxt, 1) - pools.page_tokens, pools.page_tokens)
+            slots = max(slots, launch.model.index_topk or 0)
+            smaller = slots < pools.hot_buffer_tokens - pools.page_tokens
+            return f"device_buffer_size {slots:,}" if smaller and more(retry(device_buffer_size=slots)) else MORE_ROOM
+        case "host":
+            return "more host memory on a node"
+        case _ if not scenario.offload:
+            offload = "offload, " if launch.model.index_topk is not None else ""
+            return f"{offload}more ranks, or a higher mem_fraction"
+        case _ if limits["hot_buffer"] > limits["gpu"]:
+            memory = " and more host memory" if "host" in limits else ""
+            return f"a higher host_to_device_ratio{memory}, as long as the hot buffers still fit"
+        case _:
+            return MORE_ROOM
+
+
+def _fits(outcome: Outcome | None) -> bool:
+    return outcome is not None and outcome.fits
+
+
+def _largest(low: int, high: int, works: Callable[[int], bool]) -> int | None:
+    """The largest of low…high that works, by bisection when `high` does not; only what was seen to work is given."""
+    found = None
+    probe = high
+    while low <= high:
+        if works(probe):
+            found, low = probe, probe + 1
+        else:
+            high = probe - 1
+        probe = (low + high) // 2
+    return found
