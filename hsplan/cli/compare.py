@@ -25,6 +25,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     form: Any = None
     fits: bool = False
     why_not: str = ""
+    unverified: tuple[str, ...] = ()
     error: HsplanError | None = None
 
 
@@ -68,6 +69,8 @@ def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
     lines += (
         wrapped(f"{_named(outcome)}: ", f"does not fit: {outcome.why_not}") for outcome in priced if outcome.why_not
     )
+    unverified = dict.fromkeys(note for outcome in priced for note in outcome.unverified)
+    lines += (wrapped("note: ", note) for note in unverified)
     return "\n".join(lines)
 
 
@@ -89,7 +92,13 @@ def _outcome(spec: str, overrides: Overrides, varying: Sequence[str], *, as_json
     except HsplanError as error:
         return Outcome(options=options, error=error)
     form = msgspec.Raw(msgspec.json.encode({"options": options, **plan.to_dict()})) if as_json else _cells(plan)
-    return Outcome(options=options, form=form, fits=plan.fits, why_not=launched(plan).capacity.why_not)
+    return Outcome(
+        options=options,
+        form=form,
+        fits=plan.fits,
+        why_not=launched(plan).capacity.why_not,
+        unverified=tuple(note for note in plan.notes if note.startswith("not verified")),
+    )
 
 
 def _cells(plan: Plan) -> list[str]:

@@ -32,7 +32,7 @@ def imported(path: Path, *, gpu: str, tp: int) -> str:
     original = read_model(load_spec(path, {"gpu": card, "tp": tp}))
     name = (source.folder or path).resolve().name.lower()
     text = _text(name, _without(source.document.data, original.ignored_fields), original, card, tp)
-    _check(text, original)
+    _check(text, original, path)
     return text
 
 
@@ -58,9 +58,13 @@ def _yaml(data: dict[str, Any]) -> str:
     return text[: text.rindex("\ndeployment:") + 1] + deployment
 
 
-def _check(text: str, original: Model) -> None:
-    """The spec must read back as the same model; anything else is a bug, not a spec."""
-    loaded: Loaded = load_spec(parse_yaml(text, "imported spec").data, {})
+def _check(text: str, original: Model, path: Path) -> None:
+    """The spec must read back as the same model; anything else is a bug; a text that YAML has not is an InputError."""
+    try:
+        loaded: Loaded = load_spec(parse_yaml(text, "imported spec").data, {})
+    except InputError:
+        what, remedy = "a text in it cannot be written as YAML", "look for unpaired surrogates such as \\ud800"
+        raise InputError(Problem(where=str(path), what=what, remedy=remedy)) from None
     same = repr(msgspec.structs.replace(read_model(loaded), **_not_compared(original)))
     assert same == repr(msgspec.structs.replace(original, **_not_compared(original))), "reads back differently"  # noqa: S101
 

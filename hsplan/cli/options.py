@@ -69,7 +69,7 @@ HELP = {
     "context": "Prompt and output of one request, tokens.",
     "tpot_ms": "Wished time for each output token, ms.",
 }
-# Keys of engines and families that are not planned yet; the library refuses them with the reason.
+# Keys that change no figure yet: of engines and families that are not planned, and of the host link.
 OTHER_ENGINES = (
     "dp", "pcp", "indexer_kv_dtype", "max_num_batched_tokens", "async_scheduling", "host_pool", "swa_full_tokens_ratio",
     "tpot_ms",

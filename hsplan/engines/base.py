@@ -1,7 +1,7 @@
 """
 What an engine answers, and the values it answers with.
 
-An engine is one folder and one line in `ENGINES`; the contract test in tests/unit/test_engines.py runs over all.
+An engine is one folder and one line in `ENGINES`.
 Bytes and tokens are ints; an `Interval` carries what is uncertain.
 """
 

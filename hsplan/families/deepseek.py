@@ -52,7 +52,6 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
     index_topk_freq: Freq | None = None
     index_skip_topk_offset: Freq | None = None
     indexer_rope_interleave: bool | None = None
-    index_share_for_mtp_iteration: bool | None = None
     max_position_embeddings: Tokens | None = None
     num_nextn_predict_layers: Small | None = None
     hidden_size: Dim | None = None

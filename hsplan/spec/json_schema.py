@@ -33,7 +33,7 @@ def spec_schema() -> dict[str, Any]:
         "anyOf": [{"type": "string", "minLength": 1}, model],
         "description": "config.json fields, unchanged; or the name of a shipped spec; or a path",
     }
-    definitions["Deployment"]["properties"]["engine"] |= {"examples": ["sglang", "sglang@0.5.23", "vllm"]}
+    definitions["Deployment"]["properties"]["engine"] |= {"examples": ["sglang", "sglang@0.5.23"]}
     return {"$schema": DRAFT, "title": "hsplan spec", **schema}
 
 

@@ -17,7 +17,6 @@ import msgspec
 from hsplan.errors import shown
 from hsplan.units import ceil_div
 
-FORMATS = ("bf16", "fp8", "nvfp4", "int4")
 # Modules that the 4-bit checkpoints of these families keep in bf16: all but the routed experts.
 EXPERTS_ONLY = ("lm_head", "*self_attn*", "*shared_experts*", "*.mlp.gate_proj", "*.mlp.down_proj", "*mlps.*")
 MAX_PATTERN = 300

@@ -55,7 +55,31 @@ def test_any_offload_option_launches_with_offload(run, glm):
 
 
 def test_switches_come_in_both_directions(run, glm):
-    assert run("estimate", glm, "--no-radix-cache", "--hierarchical-cache")[0] == 0
+    assert run("estimate", glm, "--radix-cache", "--hierarchical-cache")[0] == 0
+    code, out, _ = run("estimate", glm, "--no-radix-cache", "--no-hierarchical-cache")
+    assert code == 0
+    assert "the capacity is the same" in out
+
+
+def test_hicache_without_the_radix_cache_is_refused(run, glm):
+    code, _, err = run("estimate", glm, "--no-radix-cache", "--hierarchical-cache")
+    assert code == 2
+    assert err.startswith("--radix-cache: HiCache extends the radix cache, which is off")
+
+
+def test_a_wish_for_the_time_of_a_token_is_named_as_not_modelled(run, glm):
+    assert "workload.tpot_ms: no limit is computed from it" in run("estimate", glm, "--tpot-ms", "50")[1]
+
+
+def test_a_backend_of_another_engine_is_refused(run):
+    code, _, err = run("estimate", "deepseek-v3-fp8", "--gpu", "h200", "--attention-backend", "flashinfer_mla_sparse")
+    assert code == 3
+    assert "SGLang has no backend flashinfer_mla_sparse" in err
+
+
+def test_explain_writes_the_bound_of_max_total_tokens(run, glm):
+    keys = ("--kv-budget", "20GiB", "--max-total-tokens", "100000")
+    assert "max_total_tokens 100,000) in pages of 64 = 99,968" in run("estimate", glm, *keys, "--explain")[1]
 
 
 def test_layer_range_is_read_as_a_list(run, glm):
@@ -138,7 +162,8 @@ def test_a_repeated_option_makes_a_grid_of_all_combinations(run, glm):
 def test_the_grid_table_has_one_line_for_each_combination(run, glm):
     code, out, err = run("estimate", glm, "--gpu", "h200", "--gpu", "gb300", "--kv-budget", "100GiB")
     assert (code, err) == (0, "")
-    head, _, *lines = out.splitlines()
+    head, _, *lines, note = out.splitlines()
+    assert note.startswith("note: not verified against an original")
     assert head.split() == "gpu as launched KV row logical tokens requests binding fits runnable gain".split()
     # 100 GiB // (78 × 1152 + 21 × 132) and // (78 × 576 + 21 × 132), in pages of 64
     assert [line.split()[:5] for line in lines] == [

@@ -9,7 +9,7 @@ from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.cell import rates
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
 from hsplan.engines.sglang.hisparse import hot_buffer
-from hsplan.engines.sglang.launch import Ranks, check_deployment, context_length, ranks_of, stage_sizes
+from hsplan.engines.sglang.launch import check_deployment, context_length, ranks_of, stage_sizes
 from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.pools import pools_of, ratio_of
@@ -23,9 +23,8 @@ from hsplan.spec import Loaded
 
 
 class Extra(msgspec.Struct, frozen=True, kw_only=True):
-    """SGLang's own answers: group sizes, cache rows, memory settings, weights or the reason why they are unknown."""
+    """SGLang's own answers: cache rows, memory settings, weights or the reason why they are unknown."""
 
-    ranks: Ranks
     rows: tuple[Row | str, Row | str]  # without and with offload
     memory: MemorySettings
     weights: RankWeights | str
@@ -68,7 +67,6 @@ class SGLang:
             notes=(*release.notes, *model.notes, *notes, *context_notes),
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
             extra=Extra(
-                ranks=ranks,
                 rows=(without, with_offload),
                 memory=memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter),
                 weights=weights,
@@ -127,6 +125,8 @@ def _not_modelled(loaded: Loaded, weights: RankWeights | str, *, has_indexer: bo
         found.append("HiCache host pools: they hold history and do not raise the capacity")
     if has_indexer:
         found.append("limits.link: the time that missed rows take on the host link")
+    if loaded.spec.workload.tpot_ms is not None:
+        found.append("workload.tpot_ms: no limit is computed from it")
     if deployment.nodes > 1 or deployment.moe_a2a_backend != "none":
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)

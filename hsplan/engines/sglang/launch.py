@@ -107,14 +107,17 @@ def check_deployment(loaded: Loaded, model: Model, gpu: Gpu, release: Release, r
 
 
 def _foreign_keys(loaded: Loaded) -> Iterator[Problem]:
-    """Keys of other engines and of other models."""
+    """Keys of other engines and of other models, and keys that exclude each other."""
     deployment = loaded.spec.deployment
     for key in VLLM_KEYS:
-        if getattr(deployment, key) != getattr(Deployment, key, None) and getattr(deployment, key) != _default(key):
+        if getattr(deployment, key) != _DEFAULTS[key]:
             remedy = "use dp_attention" if key == "dp" else "leave it out"
             yield Problem(
                 where=loaded.where(f"deployment.{key}"), what=f"{key} is a key of vLLM, not of SGLang", remedy=remedy
             )
+    if deployment.hierarchical_cache and not deployment.radix_cache:
+        what = "HiCache extends the radix cache, which is off"
+        yield Problem(where=loaded.where("deployment.radix_cache"), what=what, remedy="leave one of them out")
     if deployment.swa_full_tokens_ratio is not None:
         where = loaded.where("deployment.swa_full_tokens_ratio")
         yield Problem(where=where, what="this model has no sliding-window layers", remedy="leave it out")
@@ -124,10 +127,6 @@ def _foreign_keys(loaded: Loaded) -> Iterator[Problem]:
 
 
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Deployment)}
-
-
-def _default(key: str) -> object:
-    return _DEFAULTS[key]
 
 
 def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Problem | None:
@@ -153,6 +152,9 @@ def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Pr
         return Problem(where=loaded.where("deployment.attention_backend"), what=what, remedy="leave it to auto")
     if release.lacks_backend(deployment.attention_backend):
         what = f"SGLang {release.name} no longer has the backend {deployment.attention_backend}"
+        return Problem(where=loaded.where("deployment.attention_backend"), what=what, remedy="leave it to auto")
+    if deployment.attention_backend not in (*DSA_BACKENDS, *MLA_BACKENDS, "auto"):
+        what = f"SGLang has no backend {deployment.attention_backend}"
         return Problem(where=loaded.where("deployment.attention_backend"), what=what, remedy="leave it to auto")
     if model.index_topk is not None and deployment.attention_backend not in (*DSA_BACKENDS, "auto"):
         where = loaded.where("deployment.attention_backend")
@@ -192,6 +194,8 @@ def _notes(deployment: Deployment, model: Model, gpu: Gpu, ranks: Ranks) -> Iter
         yield f"page_size {deployment.page_size}: SGLang forces {DSA_PAGE} for DSA models on CUDA"
     if not dsa and deployment.attention_backend not in (*MLA_BACKENDS, "auto"):
         yield f"attention_backend {deployment.attention_backend} is for DSA models and is ignored here"
+    if not deployment.radix_cache:
+        yield "radix_cache: without it less is reused; the capacity is the same"
     if ranks.ep != deployment.ep:
         yield f"moe_a2a_backend {deployment.moe_a2a_backend}: SGLang sets ep to tp {ranks.ep}"
     if ranks.per_node > gpu.per_node:

@@ -37,8 +37,8 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
     """
     Weight bytes of the fullest rank.
 
-    `base` without indexers, `indexer` of one owner layer, `draft` of all MTP layers, `draft_indexers` among
-    them; `exact` when the figure was given. `formula` lists the groups.
+    `base` without indexers, `indexer` of one owner layer, `draft` of all MTP layers; `exact` when the figure was
+    given. `formula` lists the groups.
     """
 
     base: int
@@ -270,6 +270,8 @@ def _from_inventory(
         else:
             groups[tensor.shard] = groups.get(tensor.shard, 0) + size * count
     groups |= _extras(model, gpu, shards, formats, stage[1] - stage[0])
+    if model.multimodal:
+        groups["vision tower"] = KIMI_VISION_BYTES
     if draft_layers:
         draft += _draft_extras(inventory.tensors, model, gpu, shards, formats, draft_layers)
     return RankWeights(
@@ -281,20 +283,17 @@ def _from_inventory(
     )
 
 
-def _extras(model: Model, gpu: Gpu, shards: Shards, formats: Formats | None, layers: int) -> dict[str, int]:
-    """What the engine makes of the weights: absorbed kv_b copies, the rope cache, a vision tower."""
-    extras = {
+def _extras(model: Model, gpu: Gpu, shards: Shards, formats: Formats, layers: int) -> dict[str, int]:
+    """What the engine makes of the weights: absorbed kv_b copies and the rope cache."""
+    return {
         "absorbed kv_b copies": _absorbed_bytes(model, gpu, shards, formats) * layers,
         "rope cache": model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
     }
-    if model.multimodal and formats is not None:
-        extras["vision tower"] = KIMI_VISION_BYTES
-    return extras
 
 
-def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats | None) -> int:
+def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats) -> int:
     """w_kc and w_vc of one layer, beside kv_b_proj: bf16 on CUDA, fp8 on ROCm when the checkpoint is fp8."""
-    itemsize = 1 if gpu.rocm and formats is not None and formats.default == "fp8" else 2
+    itemsize = 1 if gpu.rocm and formats.default == "fp8" else 2
     return ceil_div(model.absorbed_elements, shards.attention) * itemsize
 
 
@@ -314,12 +313,15 @@ def _from_folder(
     found: FolderWeights, model: Model, shards: Shards, stage: tuple[int, int], gpu: Gpu, deployment: Deployment
 ) -> RankWeights:
     groups = {shard: ceil_div(size, shards.of(shard)) for shard, size in found.main.items()}
-    groups |= _extras(model, gpu, shards, None, stage[1] - stage[0])
+    known = of_quantization(model.quantization)
+    formats = Formats() if isinstance(known, str) else known
+    groups |= _extras(model, gpu, shards, formats, stage[1] - stage[0])
     draft = sum(ceil_div(size, shards.of(shard)) for shard, size in found.draft.items())
     if not deployment.draft_layers:
         draft = 0
     elif found.draft:
-        draft += groups.get("embed", 0) + groups.get("head", 0) + _absorbed_bytes(model, gpu, shards, None)
+        absorbed = _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
+        draft += groups.get("embed", 0) + groups.get("head", 0) + absorbed
     indexer = max(found.indexers.values(), default=0)
     return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))
 

@@ -14,6 +14,7 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
 from hsplan.units import GIB, MIB, ceil_div
 
+# Cards whose free memory after the distributed init is in a log.
 LOGGED_GPUS = ("h200", "h20", "gb300", "rtx-pro-6000", "mi355x")
 WORKSPACE_BYTES = 384 * MIB  # SGLANG_FLASHINFER_WORKSPACE_SIZE, dsa_backend.py
 TRTLLM_MLA_WORKSPACE_BYTES = 150 * MIB  # trtllm_mla_backend.py, beside the one above

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hsplan.engines.base import Budget, Launch, Layout, Line, Pools, Scenario, Step
+from hsplan.engines.sglang.cell import INDEX_BYTES
 from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, offload_of
 from hsplan.engines.sglang.memory import after_pool_lines
 from hsplan.engines.sglang.requests import Requests, requests_of
@@ -67,11 +68,14 @@ def _steps(
     ratio: float,
 ) -> tuple[Step, ...]:
     name, row = launch.release.name, layout.row
-    budget_bytes, cell = budget.kv_bytes.best, layout.rates.charged
+    found = f"{budget.kv_bytes.best:,} B // {layout.rates.charged:,} B"
+    capped = launch.loaded.spec.deployment.max_total_tokens
+    if capped is not None:
+        found = f"min({found}, max_total_tokens {capped:,})"
     return (
         Step(
             "device tokens",
-            f"{budget_bytes:,} B // {cell:,} B in pages of {row.page_tokens} = {tokens:,}",
+            f"{found} in pages of {row.page_tokens} = {tokens:,}",
             f"SGLang {name}: config_from_budget",
         ),
         *_logical_step(scenario, tokens, logical, ratio, name),
@@ -107,8 +111,8 @@ def _pool_lines(launch: Launch, scenario: Scenario, layout: Layout, tokens: int,
         lines.append(
             Line(
                 name="index-K",
-                bytes=index_rows * 132 * layout.index_layers,
-                formula=f"{index_rows:,} tokens × 132 B × {layout.index_layers} layers",
+                bytes=index_rows * INDEX_BYTES * layout.index_layers,
+                formula=f"{index_rows:,} tokens × {INDEX_BYTES} B × {layout.index_layers} layers",
                 evidence="engine_code",
             )
         )
@@ -121,8 +125,9 @@ def _pool_lines(launch: Launch, scenario: Scenario, layout: Layout, tokens: int,
         lines.append(
             Line(
                 name="draft KV pool",
-                bytes=(kv_rows * row.bytes + draft_index * 132) * drafts,
-                formula=f"{drafts} layers × ({kv_rows:,} × {row.bytes} B + {draft_index:,} × 132 B), never elided",
+                bytes=(kv_rows * row.bytes + draft_index * INDEX_BYTES) * drafts,
+                formula=f"{drafts} layers × ({kv_rows:,} × {row.bytes} B + {draft_index:,} × {INDEX_BYTES} B), "
+                "never elided",
                 evidence="engine_code",
             )
         )
