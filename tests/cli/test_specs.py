@@ -125,6 +125,13 @@ def test_import_refuses_a_field_that_may_change_the_cache(run, config):
     assert run("specs", "import", str(config), "--gpu", "h200", "--tp", "8")[0] == 3
 
 
+def test_import_names_the_config_whose_text_yaml_cannot_hold(run, config):
+    config.write_text(json.dumps({**CONFIG, "model_type": "\ud800x"}))
+    code, _, err = run("specs", "import", str(config), "--gpu", "h200", "--tp", "8")
+    assert code == 2
+    assert err.startswith(f"{config}: a text in it cannot be written as YAML")
+
+
 def test_schema_is_written_as_json(run, tmp_path):
     target = tmp_path / "schema.json"
     assert run("specs", "schema", "-o", str(target)) == (0, "", "")
