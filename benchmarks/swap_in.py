@@ -136,7 +136,12 @@ def main() -> None:
         rows = grid([1, 16], [4096], [0, 8, 128, 512], "sequential")
     else:
         rows = grid([1, 4, 8, 16, 32, 64], [4096, 8192], [0, 8, 32, 128, 512, 1024, 2047], "sequential")
-    result = {"date": datetime.now(UTC).strftime("%Y-%m-%d"), "machine": machine(), "rows": rows}
+    result = {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "command": " ".join(["python", *sys.argv]),
+        "machine": machine(),
+        "rows": rows,
+    }
     if args.output:
         args.output.write_text(json.dumps(result, indent=1) + "\n")
 
