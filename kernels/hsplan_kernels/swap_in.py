@@ -16,8 +16,8 @@ import triton.language as tl
 
 from hsplan_kernels.state import MissPlan, SwapState
 
-CHUNK = 8192
 RESOLVE_WARPS = 8
+SLOTS_PER_WARP = 1024
 COPY_PROGRAMS = 128
 COPY_ROWS = 4
 COPY_WARPS = 4
@@ -65,9 +65,9 @@ def resolve(
         state.slots_and_page,
         K=k,
         B=state.slots,
-        CHUNK_SLOTS=min(triton.next_power_of_2(state.slots), CHUNK),
+        SLOTS=triton.next_power_of_2(state.slots),
         TOKENS=triton.next_power_of_2(state.max_tokens),
-        num_warps=RESOLVE_WARPS,
+        num_warps=max(RESOLVE_WARPS, triton.next_power_of_2(state.slots) // SLOTS_PER_WARP),
     )
 
 
@@ -119,7 +119,7 @@ def _resolve(
     request_stride,
     K: tl.constexpr,
     B: tl.constexpr,
-    CHUNK_SLOTS: tl.constexpr,
+    SLOTS: tl.constexpr,
     TOKENS: tl.constexpr,
 ):
     i_n = tl.program_id(0).to(tl.int64)
@@ -161,7 +161,7 @@ def _resolve(
                 now,
                 count,
                 B,
-                CHUNK_SLOTS,
+                SLOTS,
                 TOKENS,
             )
             tl.debug_barrier()
@@ -181,15 +181,16 @@ def _resolve(
 
 
 @triton.jit
-def _victims(
-    p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr, TOKENS: tl.constexpr
-):
+def _victims(p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, SLOTS: tl.constexpr, TOKENS: tl.constexpr):
     """Write the `count` slots that come first in (step, token) to p_victims, in slot order."""
+    o_s = tl.arange(0, SLOTS)
+    step = tl.load(p_steps + o_s, mask=o_s < B, other=now)
+    token = tl.load(p_tokens + o_s, mask=o_s < B, other=-1)
     # Steps: octaves of age first, since most slots are young, then ninths of what is left.
-    low, high, below, done = _narrow_octave(p_steps, now, count, B, CHUNK_SLOTS)
+    low, high, below, done = _narrow_octave(step, now, count)
     while low < high:
         width = (high - low + 9) // 9
-        c0, c1, c2, c3 = _count(p_steps, p_tokens, now, low, width, 0, B, CHUNK_SLOTS, False)
+        c0, c1, c2, c3 = _count(step, step < now, low, width)
         low, high, below, done = _narrow(c0, c1, c2, c3, count, low, high, width, below)
     threshold = low
     token_limit = tl.full([], TOKENS, tl.int32)
@@ -201,19 +202,13 @@ def _victims(
         under = tl.full([], 0, tl.int32)
         while token_low < token_high:
             width = (token_high - token_low + 9) // 9
-            c0, c1, c2, c3 = _count(p_steps, p_tokens, now, token_low, width, threshold, B, CHUNK_SLOTS, True)
+            c0, c1, c2, c3 = _count(token, step == threshold, token_low, width)
             token_low, token_high, under, done = _narrow(c0, c1, c2, c3, take, token_low, token_high, width, under)
         token_limit = token_low
-    o_s = tl.arange(0, CHUNK_SLOTS)
-    written = 0
-    for c in range(0, B, CHUNK_SLOTS):
-        step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        token = tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=-1)
-        chosen = (step < threshold) | ((step == threshold) & (token <= token_limit))
-        at = written + tl.cumsum(chosen.to(tl.int32), 0) - 1
-        # Equal empty slots can be too many: the first ones serve.
-        tl.store(p_victims + at, c + o_s, mask=chosen & (at < count))
-        written += tl.sum(chosen.to(tl.int32), 0)
+    chosen = (step < threshold) | ((step == threshold) & (token <= token_limit))
+    at = tl.cumsum(chosen.to(tl.int32), 0) - 1
+    # Equal empty slots can be too many: the first ones serve.
+    tl.store(p_victims + at, o_s, mask=chosen & (at < count))
 
 
 @triton.jit
@@ -223,27 +218,13 @@ def _pair(key, inside, t0, t1):
 
 
 @triton.jit
-def _count(
-    p_steps, p_tokens, now, low, width, threshold, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr, TIES: tl.constexpr
-):
-    """How many keys are at most low + i·width − 1 for i = 1…8, two a word; keys are steps, or tokens of one step."""
-    o_s = tl.arange(0, CHUNK_SLOTS)
-    c0 = 0
-    c1 = 0
-    c2 = 0
-    c3 = 0
+def _count(key, inside, low, width):
+    """How many keys are at most low + i·width − 1 for i = 1…8, two a word."""
     t = low - 1
-    for c in range(0, B, CHUNK_SLOTS):
-        step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        inside = step < now
-        key = step
-        if TIES:
-            inside = step == threshold
-            key = tl.load(p_tokens + c + o_s, mask=c + o_s < B, other=0)
-        c0 += _pair(key, inside, t + width, t + 2 * width)
-        c1 += _pair(key, inside, t + 3 * width, t + 4 * width)
-        c2 += _pair(key, inside, t + 5 * width, t + 6 * width)
-        c3 += _pair(key, inside, t + 7 * width, t + 8 * width)
+    c0 = _pair(key, inside, t + width, t + 2 * width)
+    c1 = _pair(key, inside, t + 3 * width, t + 4 * width)
+    c2 = _pair(key, inside, t + 5 * width, t + 6 * width)
+    c3 = _pair(key, inside, t + 7 * width, t + 8 * width)
     return c0, c1, c2, c3
 
 
@@ -274,19 +255,12 @@ def _narrow(c0, c1, c2, c3, need, low, high, width, below):
 
 
 @triton.jit
-def _narrow_octave(p_steps, now, need, B: tl.constexpr, CHUNK_SLOTS: tl.constexpr):
+def _narrow_octave(step, now, need):
     """As `_narrow`, with ages 256, 128, … 2 as the bounds, over all steps before `now`."""
-    o_s = tl.arange(0, CHUNK_SLOTS)
-    c0 = 0
-    c1 = 0
-    c2 = 0
-    c3 = 0
-    for c in range(0, B, CHUNK_SLOTS):
-        step = tl.load(p_steps + c + o_s, mask=c + o_s < B, other=now)
-        c0 += _pair(step, step < now, now - 256, now - 128)
-        c1 += _pair(step, step < now, now - 64, now - 32)
-        c2 += _pair(step, step < now, now - 16, now - 8)
-        c3 += _pair(step, step < now, now - 4, now - 2)
+    c0 = _pair(step, step < now, now - 256, now - 128)
+    c1 = _pair(step, step < now, now - 64, now - 32)
+    c2 = _pair(step, step < now, now - 16, now - 8)
+    c3 = _pair(step, step < now, now - 4, now - 2)
     low = tl.full([], -1, tl.int32)
     high = now - 1
     below = 0
