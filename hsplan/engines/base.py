@@ -35,7 +35,8 @@ SCENARIOS = (
 )
 
 
-class Interval(msgspec.Struct, frozen=True):
+# gc=False: these hold numbers and texts only, the collector need not follow them; a plan makes a hundred.
+class Interval(msgspec.Struct, frozen=True, gc=False):
     """An int that is known to lie in [low, high], `best` being the likeliest."""
 
     low: int
@@ -58,7 +59,7 @@ def exactly(value: int) -> Interval:
     return Interval(value, value, value)
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How one token lies in one layer: `format` bf16, fp8_packed or fp8_raw; `bytes` stored, `charged` in the cell."""
 
     format: str
@@ -69,7 +70,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     page_tokens: int
 
 
-class Rates(msgspec.Struct, frozen=True, kw_only=True):
+class Rates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bytes per device token of one rank: `charged` is the cell, `draft` the draft term in it, the rest is stored."""
 
     charged: int
@@ -79,7 +80,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     stored_draft: int
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
+class Line(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the ledger: who takes how many bytes where, why, and how well that is known."""
 
     name: str
@@ -90,7 +91,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(msgspec.Struct, frozen=True, gc=False):
     """One formula with its numbers, and the source of the rule: what `--explain` prints."""
 
     name: str

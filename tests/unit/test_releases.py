@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 from configs import GLM_5, spec_of
 
 import hsplan
 from hsplan import InputError, UnsupportedError
+from hsplan.engines.sglang import releases
 from hsplan.engines.sglang.releases import RELEASES, SWITCHES
 
 
@@ -150,3 +154,9 @@ def test_0_5_17_was_cut_with_the_true_row_and_before_elision():
 def test_the_dates_of_the_releases_rise():
     assert list(RELEASES.values()) == sorted(RELEASES.values())
     assert list(RELEASES) == ["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21", "0.5.22", "0.5.23"]
+
+
+def test_every_switch_that_is_asked_for_exists_and_every_one_is_asked_for():
+    folder = Path(releases.__file__).parent
+    asked = {name for file in folder.glob("*.py") for name in re.findall(r'\bhas\("(\w+)"\)', file.read_text("utf-8"))}
+    assert asked | {name for name in SWITCHES if name.startswith("without_")} == set(SWITCHES)
