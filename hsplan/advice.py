@@ -36,9 +36,9 @@ Retry = Callable[..., Outcome | None]
 
 def host_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
     """The largest whole ratio with which the deployment fits, and the host memory that this one needs."""
-    needed = size(pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)
-    memory = f"{needed} of host memory on a node"
-    if not _fits(retry(host_memory=pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)):
+    needed = pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes
+    memory = f"{size(needed)} of host memory on a node"
+    if not _fits(retry(host_memory=needed)):
         memory = f"{memory} and {LESS_BESIDE}"
     ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
     whole = _largest(1, ceil(ratio) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
