@@ -99,7 +99,7 @@ def rates(
     def explain() -> tuple[Step, ...]:
         times = f" × {charged_ratio:g}" if charged_ratio != 1 else ""
         times += f" × dcp {copies}" if copies != 1 else ""
-        drawn = f"{row.charged_bytes} × {held} layers + 132 × {charged_index} index layers{times} = {cell:,}"
+        drawn = f"{row.charged_bytes} × {held} layers + {INDEX_BYTES} × {charged_index} index layers{times} = {cell:,}"
         return (Step("cell, bytes per token", drawn + draft_formula, SOURCE.format(release.name)),)
 
     return result, stored_index, explain

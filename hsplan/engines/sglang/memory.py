@@ -10,6 +10,7 @@ from hsplan.engines.base import Evidence, Interval, Launch, Layout, Line, Scenar
 from hsplan.engines.sglang.fraction import MemorySettings, draft_tokens
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.requests import Requests, is_speculative
+from hsplan.engines.sglang.rows import DSA_PAGE
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
 from hsplan.units import GIB, MIB, ceil_div
@@ -112,7 +113,7 @@ def _graph_line(launch: Launch, requests: Requests, scenario: Scenario, settings
     if deployment.dp_attention > 1:
         graphs += 3 * MIB * batch * deployment.dp_attention
     wide = scenario.offload or is_speculative(deployment) or bool(launch.gpu.rocm)
-    columns = requests.cols if wide else ceil_div(requests.cols, 64)
+    columns = requests.cols if wide else ceil_div(requests.cols, DSA_PAGE)
     tables = batch * drafts * columns * 4 if launch.model.index_topk is not None else 0
     return Line(
         name="decode graphs",

@@ -98,7 +98,7 @@ def _pool_lines(launch: Launch, scenario: Scenario, layout: Layout, tokens: int,
     layers = layout.rates.stored_kv // row.bytes
     copies = deployment.dcp if plan.has_indexer and launch.release.has("dsa_dcp") else 1
     index_slots = int(tokens * ratio) * copies
-    index_rows = (index_slots + page + 1) // page * page
+    index_rows = floor_to(index_slots + page + 1, page)
     lines = [
         Line(
             name="KV rows",
