@@ -9,6 +9,7 @@ from __future__ import annotations
 from hsplan.engines.base import (
     SCENARIOS,
     Budget,
+    Buffer,
     Engine,
     Explain,
     Interval,
@@ -26,7 +27,7 @@ from hsplan.errors import Problem, UnsupportedError, shown
 from hsplan.spec import Loaded
 
 __all__ = [
-    "ENGINES", "SCENARIOS", "Budget", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools", "Rates",
+    "ENGINES", "SCENARIOS", "Budget", "Buffer", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools", "Rates",
     "Row", "Scenario", "Step", "engine_of",
 ]  # fmt: skip
 

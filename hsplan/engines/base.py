@@ -103,6 +103,20 @@ class Step(msgspec.Struct, frozen=True, gc=False):
 Explain = Callable[[], tuple[Step, ...]]
 
 
+class Buffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """
+    Tensors that the engine allocates: `count` of one `shape`, counted in the ledger line `line`.
+
+    Worked out from layers, pages and rows and never from the ledger, so that either can prove the other wrong.
+    """
+
+    line: str
+    shape: tuple[int, ...]
+    dtype: Literal["uint8", "int16", "int32", "int64"] = "uint8"
+    count: int = 1
+    place: Literal["gpu", "host"] = "gpu"
+
+
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
     """The cache of one scenario before its size is known; `stage` is the pipeline stage that binds."""
 
@@ -129,6 +143,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens` are device tokens (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps.
+    `buffers` gives the tensors behind the lines that have any.
     """
 
     tokens: Interval
@@ -141,6 +156,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_reserve_bytes: int = 0
     hot_buffer_tokens: int = 0
     lines: tuple[Line, ...] = ()
+    buffers: Callable[[], tuple[Buffer, ...]] = tuple
     explain: Explain = tuple
     notes: tuple[str, ...] = ()
 

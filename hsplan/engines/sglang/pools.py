@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hsplan.engines.base import Budget, Launch, Layout, Line, Pools, Scenario, Step
+from hsplan.engines.base import Budget, Buffer, Launch, Layout, Line, Pools, Scenario, Step
+from hsplan.engines.sglang.buffers import offload_buffers, pool_buffers, request_buffers
 from hsplan.engines.sglang.cell import INDEX_BYTES
 from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, offload_of
 from hsplan.engines.sglang.memory import after_pool_lines
@@ -41,6 +42,12 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         *after_pool_lines(launch, requests, layout, scenario, launch.extra.memory),
     )
     device_capped = scenario.offload and not release.has("logical_request_cap")
+
+    def buffers() -> tuple[Buffer, ...]:
+        slots = offloaded.hot_tokens - row.page_tokens
+        held = offload_buffers(launch, layout, requests, slots, logical) if scenario.offload else ()
+        return (*pool_buffers(launch, scenario, layout, tokens.best, ratio), *held, *request_buffers(requests))
+
     return Pools(
         tokens=tokens,
         logical_tokens=logical,
@@ -52,6 +59,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
         lines=lines,
+        buffers=buffers,
         explain=lambda: _steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),
         notes=offloaded.notes,
     )
