@@ -138,11 +138,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one validation found. `scaled` says what was made smaller than planned, and by how much."""
+    """
+    All that one validation found. `scaled` says what was made smaller than planned, and by how much.
+
+    `injected`: the known fault that was put in, and `caught` whether the check that is there for it failed.
+    """
 
     name: str
     scenario: str
     injected: str | None
+    caught: bool | None
     machine: Machine
     scaled: tuple[str, ...]
     link: tuple[LinkRate, ...]

@@ -14,7 +14,7 @@ from hsplan.advice import Retry
 from hsplan.capacity import Capacity, capacity_of
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
 from hsplan.errors import HsplanError
-from hsplan.families import read_model
+from hsplan.families import Model, read_model
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, changed, load_spec
 
@@ -33,7 +33,15 @@ def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> 
     that hsplan does not know.
     """
     loaded = load_spec(spec, overrides)
-    model = read_model(loaded)
+    return _plan(loaded, read_model(loaded))
+
+
+def replan(plan: Plan, **values: Any) -> Plan:
+    """The same deployment with other leaf values of its spec; raises as `plan` does."""
+    return _plan(changed(plan.launch.loaded, values), plan.launch.model)
+
+
+def _plan(loaded: Loaded, model: Model) -> Plan:
     engine = engine_of(loaded)
     launch = engine.resolve(loaded, model)
     as_launched = engine.as_launched(launch).name

@@ -27,8 +27,8 @@ from hsplan.errors import Problem, UnsupportedError, shown
 from hsplan.spec import Loaded
 
 __all__ = [
-    "ENGINES", "SCENARIOS", "Budget", "Buffer", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools", "Rates",
-    "Row", "Scenario", "Step", "engine_of",
+    "ENGINES", "SCENARIOS", "Budget", "Buffer", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools",
+    "Rates", "Row", "Scenario", "Step", "engine_of",
 ]  # fmt: skip
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SGLang(),)}

@@ -7,6 +7,7 @@ Bytes and tokens are ints; an `Interval` carries what is uncertain.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Literal, Protocol
 
@@ -16,6 +17,7 @@ from hsplan.families import LayerPlan, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Loaded
 
+ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8}
 Evidence = Literal["measured", "engine_code", "engine_log", "derived", "assumed"]
 
 
@@ -115,6 +117,11 @@ class Buffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     dtype: Literal["uint8", "int16", "int32", "int64"] = "uint8"
     count: int = 1
     place: Literal["gpu", "host"] = "gpu"
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its tensors."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype] * self.count
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):

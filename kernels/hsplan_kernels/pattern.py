@@ -1,7 +1,7 @@
 """
-A pattern for KV rows that depends on layer, request, token and byte: write it, and count the rows that differ from it.
+A pattern for KV rows that depends on layer, request, token and byte: write it, count the rows that differ from it.
 
-Word w (32 bits) of a row is mix(seed + w · C4), seed = mix(layer · C1 + request · C2 + token · C3), in 32-bit arithmetic.
+Word w (32 bits) of a row is mix(seed + w · C4), seed = mix(layer · C1 + request · C2 + token · C3), modulo 2^32.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fill_rows(
 
     Raises ValueError for rows that are no multiple of 16 bytes and for shapes that do not fit together.
     """
-    _launch(_fill, rows, at, tokens, requests, rows, layer, skip)
+    _launch(_fill, rows, at, tokens, requests, None, layer, skip)
 
 
 def count_wrong_rows(
@@ -52,7 +52,7 @@ def _launch(
     at: torch.Tensor,
     tokens: torch.Tensor,
     requests: torch.Tensor,
-    result: torch.Tensor,
+    wrong: torch.Tensor | None,
     layer: int,
     skip: int,
 ) -> None:
@@ -62,13 +62,12 @@ def _launch(
     if at.shape != tokens.shape or at.shape[:1] != requests.shape:
         raise ValueError(f"rows {list(at.shape)}, tokens {list(tokens.shape)}, requests {list(requests.shape)}")
     words = row_bytes // 4
-    target = result.view(torch.int32) if result is rows else result
     kernel[(triton.cdiv(at.numel(), ROWS_PER_PROGRAM),)](
         rows.view(torch.int32),
         at,
         tokens,
         requests,
-        target,
+        wrong,
         at.numel(),
         rows.shape[0],
         layer,
@@ -99,7 +98,6 @@ def _entries(
     layer: tl.tensor,
     skip: tl.tensor,
     group: tl.tensor,
-    WORDS: tl.constexpr,
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> tl.tensor:
@@ -123,7 +121,7 @@ def _fill(
     p_at: tl.tensor,
     p_tokens: tl.tensor,
     p_requests: tl.tensor,
-    p_result: tl.tensor,
+    _p_wrong: tl.tensor,
     n: tl.tensor,
     num_rows: tl.tensor,
     layer: tl.tensor,
@@ -133,9 +131,9 @@ def _fill(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
-    row, _, placed, words = _entries(p_at, p_tokens, p_requests, n, num_rows, layer, skip, group, WORDS, LANES, ROWS)
+    row, _, placed, words = _entries(p_at, p_tokens, p_requests, n, num_rows, layer, skip, group, LANES, ROWS)
     o_w = tl.arange(0, LANES)
-    tl.store(p_result + (row * WORDS)[:, None] + o_w[None, :], words, mask=placed[:, None] & (o_w < WORDS)[None, :])
+    tl.store(p_rows + (row * WORDS)[:, None] + o_w[None, :], words, mask=placed[:, None] & (o_w < WORDS)[None, :])
 
 
 @triton.jit(do_not_specialize=["n", "num_rows", "layer", "skip", "group"])
@@ -144,7 +142,7 @@ def _count(
     p_at: tl.tensor,
     p_tokens: tl.tensor,
     p_requests: tl.tensor,
-    p_result: tl.tensor,
+    p_wrong: tl.tensor,
     n: tl.tensor,
     num_rows: tl.tensor,
     layer: tl.tensor,
@@ -155,7 +153,7 @@ def _count(
     ROWS: tl.constexpr,
 ) -> None:
     row, asked, placed, words = _entries(
-        p_at, p_tokens, p_requests, n, num_rows, layer, skip, group, WORDS, LANES, ROWS
+        p_at, p_tokens, p_requests, n, num_rows, layer, skip, group, LANES, ROWS
     )
     o_w = tl.arange(0, LANES)
     mask = placed[:, None] & (o_w < WORDS)[None, :]
@@ -163,4 +161,4 @@ def _count(
     differs = tl.sum((mask & (found != words)).to(tl.int32), 1) > 0
     wrong = tl.sum((asked & (differs | ~placed)).to(tl.int32), 0)
     if wrong > 0:
-        tl.atomic_add(p_result, wrong)
+        tl.atomic_add(p_wrong, wrong)

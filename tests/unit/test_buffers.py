@@ -1,12 +1,10 @@
 """Tensors by shape against the ledger: two ways to the same bytes, and a few tensors written out by hand."""
 
-import math
-
 import pytest
 
 import hsplan
+from hsplan.engines import Buffer
 
-ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8}
 # Lines that stand for estimates, not for tensors.
 WITHOUT_TENSORS = {"attention workspace", "decode graphs", "activations"}
 
@@ -14,8 +12,7 @@ WITHOUT_TENSORS = {"attention workspace", "decode graphs", "activations"}
 def by_line(pools):
     found = {}
     for buffer in pools.buffers():
-        size = math.prod(buffer.shape) * ITEM_BYTES[buffer.dtype] * buffer.count
-        found[buffer.line] = found.get(buffer.line, 0) + size
+        found[buffer.line] = found.get(buffer.line, 0) + buffer.bytes
     return found
 
 
@@ -58,3 +55,9 @@ def test_the_host_pool_has_a_spare_page_and_every_layer():
     plan = hsplan.plan("glm-5.2-fp8", kv_cache_dtype="fp8_e4m3", max_total_tokens=64_000, host_to_device_ratio=4)
     (host,) = [buffer for buffer in plan.scenarios["offload"].pools.buffers() if buffer.place == "host"]
     assert (host.shape, host.count) == ((256_064, 656), 78)
+
+
+def test_the_bytes_of_a_tensor_follow_from_its_shape_and_type():
+    assert Buffer(line="x", shape=(3, 5), dtype="int32", count=2).bytes == 120
+    assert Buffer(line="x", shape=(3, 5), dtype="int16").bytes == 30
+    assert Buffer(line="x", shape=(0, 8448), count=57).bytes == 0

@@ -1,0 +1,250 @@
+"""
+validate(): a plan in, what real pools and kernels made of it out.
+
+    preflight → tokens that the card takes → link → pools by shape against the ledger → decode steps → timing
+
+Without a GPU the kernels run on Triton's interpreter, on pools of a few layers and tokens; nothing is then measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+
+import torch
+import triton
+
+from hsplan.engines import Line
+from hsplan.errors import CannotRunError, Problem, UnsupportedError
+from hsplan.gpu.decode import Sizes
+from hsplan.gpu.faults import CAUGHT_BY, Fault
+from hsplan.gpu.grow import confirm_tokens
+from hsplan.gpu.link import measure_link
+from hsplan.gpu.place import Place
+from hsplan.gpu.pools import allocated, by_shape, compared, one_layer_less, one_page_short, placeholder
+from hsplan.gpu.preflight import preflight
+from hsplan.gpu.prove import Proof, prove
+from hsplan.gpu.scale import Fitted, bytes_of, fitted, lines_of, pools_of, sizes_of
+from hsplan.gpu.small import first_layers, small_plan, small_sizes
+from hsplan.gpu.timing import time_steps
+from hsplan.measurement import Check, LineCheck, LinkRate, Machine, Measurement, Timing, TokenCheck
+from hsplan.result import Plan, ScenarioPlan
+from hsplan.units import GIB, gib
+from hsplan_kernels.index_k import PAGE_TOKENS
+from hsplan_kernels.memory import HostMemoryError
+
+SCENARIO = "elided+offload"  # both tricks at once: index-K of owner layers, hot buffers, replayed miss plans
+GPU_STEPS = 1000
+FAULT_STEPS = 40
+INTERPRETER_STEPS = 6
+WORKING_BYTES = 6 * GIB  # of the GPU, for traces, state and checks beside the pools
+LINK_ROWS = (256, 4096, 16384)
+Report = Callable[[str, int, int], None]
+
+
+def validate(
+    plan: Plan,
+    *,
+    gpu: bool,
+    report: Report,
+    steps: int | None = None,
+    host_memory: int | None = None,
+    fault: Fault | None = None,
+) -> Measurement:
+    """
+    Prove a plan on the card here (`gpu`), or check the kernels on the interpreter.
+
+    `steps` of decoding: 1,000 on a GPU, 40 there with a fault, 6 on the interpreter, if not given. `host_memory`:
+    bytes that the host pool may take here. `fault`: a known fault to put in. `report(what, done, total)` is called
+    as the work goes on. The interpreter needs TRITON_INTERPRET=1 before triton is imported.
+
+    Raises UnsupportedError for plans without a hot buffer and CannotRunError where the machine cannot run them.
+    """
+    _check_supported(plan)
+    try:
+        if gpu:
+            return _on_gpu(plan, steps or (FAULT_STEPS if fault else GPU_STEPS), host_memory, fault, report)
+        return _interpreted(plan, steps or INTERPRETER_STEPS, fault, report)
+    except HostMemoryError as error:
+        raise CannotRunError(Problem(what=error.cause, remedy=error.remedy)) from error
+    except torch.OutOfMemoryError as error:
+        what = f"the GPU ran out of memory: {str(error).splitlines()[0]}"
+        raise CannotRunError(Problem(what=what, remedy="stop other processes on the card")) from error
+
+
+def _check_supported(plan: Plan) -> None:
+    entry, top_k = plan.scenarios[SCENARIO], plan.launch.model.index_topk
+    if not entry.available or top_k is None:
+        reason = entry.reason if not entry.available else "the model computes no top-k"
+        raise UnsupportedError(Problem(what=f"there is no offload to validate: {reason}"))
+    if top_k & (top_k - 1):
+        raise UnsupportedError(Problem(what=f"the kernels take a power of two as top-k, not {top_k}"))
+    if pools_of(entry).page_tokens != PAGE_TOKENS:
+        what = f"the kernels take pages of {PAGE_TOKENS} tokens, not {pools_of(entry).page_tokens}"
+        raise UnsupportedError(Problem(what=what))
+
+
+def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) -> Measurement:
+    place, entry = Place("cpu"), plan.scenarios[SCENARIO]
+    small = small_plan(plan, SCENARIO)
+    sizes, planned = small_sizes(plan, small, steps), pools_of(small)
+    buffers = first_layers(planned.buffers(), sizes.owners)
+    if fault == "short-pool":
+        buffers = one_page_short(buffers, planned.page_tokens)
+    with allocated(buffers, place) as pools:
+        proof = prove(pools, planned, sizes, place, fault, report)
+    taken = by_shape(pools_of(entry).buffers())
+    machine = Machine(
+        gpu="interpreter",
+        memory_bytes=None,
+        free_bytes=None,
+        driver=None,
+        torch=torch.__version__,
+        triton=triton.__version__,
+        link_generation=None,
+        link_width=None,
+        host_bytes=None,
+    )
+    cut = f"{len(sizes.owners)} layers, top-k {sizes.top_k}, hot buffers of {sizes.slots} tokens"
+    return _measurement(
+        plan,
+        fault,
+        machine=machine,
+        scaled=(f"{cut}: sizes for Triton's interpreter",),
+        lines=compared(_ledger(entry, fault), taken),
+        proof=proof,
+        not_checked=("tokens, memory, the link and times: no GPU was used; the ledger is compared with shapes",),
+    )
+
+
+def _on_gpu(plan: Plan, steps: int, host_memory: int | None, fault: Fault | None, report: Report) -> Measurement:
+    place = Place("cuda")
+    needed = bytes_of(pools_of(plan.scenarios[SCENARIO]).buffers(), "host")
+    machine = preflight(
+        host_memory=host_memory,
+        needed_host_bytes=needed,
+        progress=lambda done, total: report("host memory touched, GiB", done, total),
+    )
+    host_bytes = needed if machine.host_bytes is None else machine.host_bytes
+    fit = fitted(plan, SCENARIO, gpu_bytes=place.free_bytes() - WORKING_BYTES, host_bytes=host_bytes)
+    planned = pools_of(fit.entry)
+    buffers = planned.buffers()
+    beside = place.free_bytes() - fit.weight_bytes - bytes_of(buffers, "gpu")
+    sizes, notes = sizes_of(fit, steps=steps, free_bytes=beside // 2)
+    tokens = () if fault else _tokens(plan, place, report)
+    link = () if fault else _link(sizes, host_bytes, report)
+    if fault == "short-pool":
+        buffers = one_page_short(buffers, planned.page_tokens)
+    with ExitStack() as stack:
+        stack.enter_context(placeholder(fit.weight_bytes, place))
+        report("pools", 0, 1)
+        pools = stack.enter_context(allocated(buffers, place))
+        free = place.free_bytes()
+        report("pools", 1, 1)
+        lines = compared(_ledger(fit.entry, fault), pools.taken_bytes)
+        proof = prove(pools, planned, sizes, place, fault, report)
+        timings = () if fault else time_steps(proof.decode, link, report)
+    return _measurement(
+        plan,
+        fault,
+        machine=machine,
+        scaled=(*fit.notes, *notes),
+        lines=lines,
+        proof=proof,
+        room=_room(fit, free),
+        link=link,
+        tokens=tokens,
+        timings=timings,
+        not_checked=("weights: a placeholder of their size; decode graphs and activations: not allocated",),
+    )
+
+
+def _tokens(plan: Plan, place: Place, report: Report) -> tuple[TokenCheck, ...]:
+    """Every scenario that the engine runs, with all that the card has free as its budget."""
+    names = [name for name, entry in plan.scenarios.items() if entry.available and entry.engine_applies]
+    found = []
+    for done, name in enumerate(names):
+        report("pools grown to the limit", done, len(names))
+        found.append(confirm_tokens(plan, name, place))
+    report("pools grown to the limit", len(names), len(names))
+    return tuple(found)
+
+
+def _link(sizes: Sizes, host_bytes: int, report: Report) -> tuple[LinkRate, ...]:
+    """Ceilings for pools from 1 GiB up to that of one layer and beyond, and for few to many rows a call."""
+    layer = sizes.requests * sizes.request_pages * sizes.page_tokens * sizes.row_bytes
+    pools = tuple(sorted(size for size in {layer, GIB, 4 * GIB, 16 * GIB} if size <= host_bytes))
+    return measure_link(
+        row_bytes=sizes.row_bytes,
+        pool_bytes=pools,
+        rows_per_call=LINK_ROWS,
+        progress=lambda done, total: report("link", done, total),
+    )
+
+
+def _ledger(entry: ScenarioPlan, fault: Fault | None) -> Sequence[Line]:
+    lines = lines_of(entry)
+    assert entry.layout is not None  # noqa: S101 - the scenario is available
+    first, end = entry.layout.stage
+    return one_layer_less(lines, end - first) if fault == "ledger-formula" else lines
+
+
+def _room(fit: Fitted, free_bytes: int) -> Check:
+    """All that is planned beside the pools must still fit: graphs, activations, communication."""
+    rest = sum(line.bytes for line in pools_of(fit.entry).lines if line.name in ("decode graphs", "activations"))
+    text = f"{gib(free_bytes)} are free beside weights and pools, {gib(rest)} of graphs and activations are planned"
+    return Check(name="room", claim="what is planned beside the pools fits", passed=free_bytes >= rest, detail=text)
+
+
+def _measurement(
+    plan: Plan,
+    fault: Fault | None,
+    *,
+    machine: Machine,
+    scaled: tuple[str, ...],
+    lines: tuple[LineCheck, ...],
+    proof: Proof,
+    not_checked: tuple[str, ...],
+    room: Check | None = None,
+    link: tuple[LinkRate, ...] = (),
+    tokens: tuple[TokenCheck, ...] = (),
+    timings: tuple[Timing, ...] = (),
+) -> Measurement:
+    checks = [
+        _ledger_check(lines),
+        *(_token_check(check) for check in tokens),
+        *([room] if room else []),
+        *proof.checks,
+    ]
+    return Measurement(
+        name=plan.name,
+        scenario=SCENARIO,
+        injected=fault,
+        caught=None if fault is None else any(c.name == CAUGHT_BY[fault] and not c.passed for c in checks),
+        machine=machine,
+        scaled=scaled,
+        link=link,
+        lines=lines,
+        tokens=tokens,
+        run=proof.run,
+        timings=timings,
+        checks=tuple(checks),
+        not_checked=not_checked,
+    )
+
+
+def _ledger_check(lines: tuple[LineCheck, ...]) -> Check:
+    wrong = [line for line in lines if not line.passed]
+    text = ", ".join(f"{line.name}: {line.measured_bytes:,} B, not {line.predicted_bytes:,} B" for line in wrong)
+    claim = "each ledger line is what the allocator took, within 0.1 % or 2 MiB"
+    return Check(name="ledger", claim=claim, passed=not wrong, detail=text or f"{len(lines)} lines")
+
+
+def _token_check(check: TokenCheck) -> Check:
+    text = f"{check.confirmed_tokens:,} confirmed, {check.predicted_tokens:,} predicted"
+    return Check(
+        name=f"tokens, {check.scenario}",
+        claim=f"a budget of {gib(check.kv_budget_bytes)} holds the tokens of the engine's rule, within 0.1 %",
+        passed=check.passed,
+        detail=text,
+    )
