@@ -1,4 +1,4 @@
-"""Plain references of backup and index-K: the kernels' signatures, one row at a time, for tables of CPU addresses."""
+"""Plain references of gather, backup and index-K: the kernels' signatures, one row at a time, on the CPU."""
 
 from __future__ import annotations
 
@@ -11,6 +11,20 @@ PAGE_TOKENS = 64
 KEY_BYTES = 128
 SCALE_BYTES = 4
 PAGE_BYTES = 64 * 132
+
+
+def gather_rows(host: torch.Tensor, device: torch.Tensor, rows: torch.Tensor) -> None:
+    """As `hsplan_kernels.gather.gather_rows`."""
+    for i, row in enumerate(rows.tolist()):
+        if 0 <= row < host.shape[0]:
+            device[i] = host[row]
+
+
+def scatter_rows(device: torch.Tensor, host: torch.Tensor, rows: torch.Tensor) -> None:
+    """As `hsplan_kernels.gather.scatter_rows`; of equal rows the last one stays."""
+    for i, row in enumerate(rows.tolist()):
+        if 0 <= row < host.shape[0]:
+            host[row] = device[i]
 
 
 def backup_rows(
