@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from hsplan.cli import estimate, specs
+from hsplan.cli import estimate, specs, validate
 from hsplan.cli.options import SpecCommand
 from hsplan.cli.output import emit
 from hsplan.version import __version__
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("estimate", cls=SpecCommand, epilog=estimate.EXAMPLE)(estimate.estimate)
+app.command("validate", cls=SpecCommand, epilog=validate.EXAMPLE)(validate.validate)
 app.add_typer(specs.app, name="specs", epilog=specs.EXAMPLE)
 
 

@@ -89,15 +89,21 @@ class SpecCommand(TyperCommand):
         super().format_help(ctx, formatter)
 
 
-def spec_options(command: Command) -> Command:
+def spec_options(command: Command, *, planned_gpu: bool = False) -> Command:
     """
     `command`, which takes **options, with `--offload` and an option for each leaf key.
 
     A leaf comes as a list of texts or flags, None where it is absent. Leaves stand before the command's own options.
+    With `planned_gpu` the option of the leaf `gpu` is `--planned-gpu`, so that the command may have a flag `--gpu`.
     """
     own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD]
     sections = leaf_sections()
-    leaves = [_parameter(leaf, home) for section in ORDER for leaf, home in sections.items() if home == section]
+    leaves = [
+        _parameter(leaf, home, planned_gpu=planned_gpu)
+        for section in ORDER
+        for leaf, home in sections.items()
+        if home == section
+    ]
     first = [p for p in own if p.kind is not p.KEYWORD_ONLY]
     parameters = [*first, *leaves, *(p for p in own if p not in first)]
     at = next(i for i, p in enumerate(parameters) if sections.get(p.name) == "offload")
@@ -127,8 +133,9 @@ def is_text(leaf: str) -> bool:
     return kind is str or str in get_args(kind)
 
 
-def _parameter(leaf: str, section: str) -> inspect.Parameter:
-    flag = "--" + leaf.replace("_", "-")
+def _parameter(leaf: str, section: str, *, planned_gpu: bool) -> inspect.Parameter:
+    name = "planned_gpu" if planned_gpu and leaf == "gpu" else leaf
+    flag = "--" + name.replace("_", "-")
     switch = is_switch(leaf)
     option = typer.Option(
         f"{flag}/--no-{flag.removeprefix('--')}" if switch else flag,
@@ -141,7 +148,7 @@ def _parameter(leaf: str, section: str) -> inspect.Parameter:
     )
     kind = list[bool] if switch else list[str]
     return inspect.Parameter(
-        leaf, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
     )
 
 

@@ -17,7 +17,7 @@ from hsplan.gpu.place import Place
 from hsplan.gpu.trace import GLM_51_LONGBENCH, Trace
 from hsplan_kernels import backup, pattern, swap_in
 from hsplan_kernels.memory import pointer_table
-from hsplan_kernels.state import new_plan, new_state
+from hsplan_kernels.state import SwapState, new_plan, new_state
 
 STAGE_TOKENS = 4096
 BACKUP_DELAY_US = 50  # a load that does not wait for the backup of its row then reads it too early
@@ -170,7 +170,7 @@ class Decode:
             progress(layer + 1, len(self.host))
         return int(wrong)
 
-    def _cold_state(self) -> swap_in.SwapState:
+    def _cold_state(self) -> SwapState:
         sizes = self.sizes
         state = new_state(
             self.host_rows,

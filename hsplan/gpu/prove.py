@@ -18,6 +18,7 @@ from hsplan.measurement import Check, Run
 from hsplan_kernels import pattern
 
 Report = Callable[[str, int, int], None]
+Stored = list[tuple[torch.Tensor, torch.Tensor]]
 SYNC_STEPS = 25
 WARM_SHARE = 10  # the first tenth of the steps starts cold and does not count in the miss share
 
@@ -69,9 +70,10 @@ def prove(pools: RankPools, planned: Pools, sizes: Sizes, place: Place, fault: F
     return Proof(checks=tuple(checks), run=run, decode=decode)
 
 
-def _run_steps(decode: Decode, keys: IndexKeys, report: Report) -> tuple[list[tuple[torch.Tensor, ...]], torch.Tensor]:
+def _run_steps(decode: Decode, keys: IndexKeys, report: Report) -> tuple[Stored, torch.Tensor]:
     """Tokens and slots of the index keys stored at each step, and misses, int64 [steps, groups, requests]."""
-    stored, misses = [], []
+    stored: Stored = []
+    misses = []
     total = decode.sizes.steps
     for done in range(1, total + 1):
         decode.advance()
@@ -166,7 +168,7 @@ def _host_rows(decode: Decode, report: Report) -> Check:
     )
 
 
-def _index_keys(keys: IndexKeys, stored: list[tuple[torch.Tensor, ...]], planned: Pools) -> Check:
+def _index_keys(keys: IndexKeys, stored: Stored, planned: Pools) -> Check:
     """All stored keys, then those of the first token moved to the spare page, then that nothing else was written."""
     wrong = sum(keys.wrong_keys(tokens, slots) for tokens, slots in stored)
     tokens, slots = stored[0]

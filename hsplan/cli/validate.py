@@ -1,0 +1,120 @@
+"""`hsplan validate`: a spec in; real pools and kernels on the card here, and a verdict for every claim of the plan."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hsplan.cli.grid import grid_of
+from hsplan.cli.measured import measured
+from hsplan.cli.options import spec_argument, spec_options
+from hsplan.cli.output import complain, emit, emit_json
+from hsplan.cli.progress import progress
+from hsplan.errors import CannotRunError, InputError, Problem, nearest, shown
+from hsplan.gpu.faults import FAULTS, Fault
+from hsplan.measurement import Measurement
+from hsplan.planner import plan as make_plan
+from hsplan.units import parse_bytes
+
+EXAMPLE = "Example: hsplan validate glm-5.2-fp8 --gpu --host-memory 96GiB"
+NOT_CAUGHT = 5
+
+
+@functools.partial(spec_options, planned_gpu=True)
+def validate(
+    spec: Annotated[str, spec_argument()],
+    *,
+    gpu: Annotated[
+        bool, typer.Option("--gpu", help="Use the card here; else the kernels run small, on Triton's interpreter.",
+                           rich_help_panel="Run")
+    ] = False,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=100_000, help="Decode steps; 1000 on a GPU if not given.",
+                                 show_default=False, rich_help_panel="Run")
+    ] = None,
+    inject: Annotated[
+        str | None, typer.Option(metavar="FAULT", help="Put in a known fault, which must be caught by name.",
+                                 show_default=False, rich_help_panel="Run",
+                                 autocompletion=lambda incomplete: [f for f in FAULTS if f.startswith(incomplete)])
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON (hsplan.measurement/1).", rich_help_panel="Output")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.",
+                                  show_default=False, rich_help_panel="Output")
+    ] = None,
+    **options: Any,
+) -> None:  # fmt: skip
+    """
+    Prove a plan: allocate what it says, run the kernels of offload, check every byte, and time them.
+
+    --gpu is the card here, --planned-gpu that of the plan; --host-memory is what the host pool may take here.
+    Without --gpu the kernels are checked at small sizes on Triton's interpreter, and nothing is measured.
+    """
+    options["gpu"] = options.pop("planned_gpu")
+    host_memory = _host_memory(options.pop("host_memory"))
+    combinations, varying = grid_of(options)
+    if varying:
+        raise InputError(Problem(what="validate runs one plan", remedy="give each option once"))
+    fault = _fault(inject)
+    plan = make_plan(spec, **combinations[0])
+    _prepare(gpu=gpu)
+    from hsplan.gpu.validate import validate as run  # noqa: PLC0415 - torch and triton take seconds to import
+
+    with progress() as report:
+        found = run(plan, gpu=gpu, steps=steps, host_memory=host_memory, fault=fault, report=report)
+    if as_json:
+        emit_json(found.to_dict(), output)
+    else:
+        emit(measured(plan, found), output)
+    _leave(found)
+
+
+def _leave(found: Measurement) -> None:
+    """Exit with 1 when a claim does not hold, and with 5 when a known fault was not caught."""
+    if found.injected is not None and not found.caught:
+        complain([f"a bug of hsplan: the fault {found.injected} was not caught"])
+        raise typer.Exit(NOT_CAUGHT)
+    wrong = [check.name for check in found.checks if not check.passed]
+    if wrong:
+        complain([f"validation failed: {', '.join(wrong)}"])
+        raise typer.Exit(1)
+
+
+def _fault(name: str | None) -> Fault | None:
+    for fault in FAULTS:
+        if fault == name:
+            return fault
+    if name is None:
+        return None
+    raise InputError(Problem(where="--inject", what=f"unknown fault {shown(name)}", remedy=nearest(name, FAULTS)))
+
+
+def _host_memory(given: list[str] | None) -> int | None:
+    """Bytes; None when the machine is to be asked."""
+    value = given[-1] if given else "auto"
+    if value in ("auto", "here"):
+        return None
+    try:
+        return parse_bytes(value)
+    except ValueError as error:
+        raise InputError(Problem(where="--host-memory", what=f"{shown(value)} is no size", remedy=str(error))) from None
+
+
+def _prepare(*, gpu: bool) -> None:
+    """What must be so before torch and triton are imported; raises CannotRunError without them."""
+    missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
+    if missing:
+        what = f"{' and '.join(missing)} cannot be imported, which validate needs"
+        raise CannotRunError(Problem(what=what, remedy='pip install "hsplan[gpu]"'))
+    if gpu:
+        # Segments of their own would round each tensor up to 2 MiB.
+        os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    else:
+        os.environ["TRITON_INTERPRET"] = "1"
