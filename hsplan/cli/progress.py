@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 from hsplan.cli.output import complain
@@ -39,9 +40,10 @@ class _Lines:
 
     def __init__(self) -> None:
         self._last = ""
+        self._start = time.monotonic()
 
     def report(self, what: str, done: int, total: int) -> None:
         del done, total
         if what != self._last:
             self._last = what
-            complain([f"validate: {what}"])
+            complain([f"validate, {time.monotonic() - self._start:.0f} s: {what}"])

@@ -20,7 +20,7 @@ from hsplan_kernels.memory import pointer_table
 from hsplan_kernels.state import SwapState, new_plan, new_state
 
 STAGE_TOKENS = 4096
-BACKUP_DELAY_US = 50  # a load that does not wait for the backup of its row then reads it too early
+BACKUP_DELAY_US = 500  # a load that does not wait for the backup of its row then reads it too early
 Progress = Callable[[int, int], None]
 
 
@@ -99,6 +99,9 @@ class Decode:
         self.now = torch.zeros(1, dtype=torch.int32, device=device)
         self.real = torch.full((1,), n, dtype=torch.int32, device=device)
         self.backed_up = torch.zeros(1, dtype=torch.int32, device=device)
+        self._newest_slots = self.rows * (sizes.slots + sizes.page_tokens) + sizes.slots
+        self._backup_rows = torch.zeros(n, dtype=torch.int64, device=device)
+        self._replay: Callable[[], None] | None = None
         self.tables = pointer_table(kv), pointer_table(host, device)
         self.backups = backup.BackupStream(device)
         self.trace = Trace(GLM_51_LONGBENCH, sizes.groups, n, context, sizes.top_k, device, seed)
@@ -126,7 +129,19 @@ class Decode:
         self.ids.copy_(self.trace.step(self.lens))
 
     def step(self) -> None:
-        """Backup, newest rows and swap-in of one step, each row checked; nothing is allocated and nothing waits."""
+        """Backup, newest rows and swap-in of one step, each row checked; on a GPU as a graph, from the second on."""
+        if self._replay is not None:
+            self._replay()
+            return
+        self._step()
+        if self.place.is_gpu:
+            self.place.settle()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                self._step()
+            self._replay = graph.replay
+
+    def _step(self) -> None:
         late = self.fault == "missing-wait"
         if not late or self.place.is_gpu:
             self._back_up()
@@ -209,20 +224,17 @@ class Decode:
             device_rows=self.kv[0].shape[0], host_rows=self.host[0].shape[0],
         )  # fmt: skip
 
-    def _newest_slots(self) -> torch.Tensor:
-        return self.rows * (self.sizes.slots + self.sizes.page_tokens) + self.sizes.slots
-
     def _back_up(self) -> None:
         """The row of the token before the newest, to host memory; before the first step there is none."""
         at = self.lens.to(torch.int64)[:, None] - 2
-        dst = self.host_rows.gather(1, at).view(-1)
-        with self.backups.after(None, dst):
+        torch.gather(self.host_rows, 1, at, out=self._backup_rows[:, None])
+        with self.backups.after(None):
             self.place.sleep(BACKUP_DELAY_US)
-            self._copy_out(self._newest_slots(), dst, self.backed_up)
+            self._copy_out(self._newest_slots, self._backup_rows, self.backed_up)
 
     def _write_newest(self) -> None:
         """The newest token's row in its slot of every layer, as the forward pass leaves it."""
-        at, tokens = self._newest_slots()[:, None], self.lens[:, None] - 1
+        at, tokens = self._newest_slots[:, None], self.lens[:, None] - 1
         for layer, rows in enumerate(self.kv):
             pattern.fill_rows(rows, at, tokens, self.rows, layer)
 

@@ -19,11 +19,7 @@ from hsplan_kernels.memory import HostLimits, HostMemoryError, host_limits
 LEAST_CAPABILITY = (7, 0)  # Volta, the oldest that Triton compiles for
 CGROUP_SHARE = 0.95  # of what the cgroup has left; the rest is for the process itself
 LOAD_BYTES = 64 * MIB
-<<<<<<< HEAD
-LOAD_COPIES = 128  # 0.15 s at 55 GB/s: the library has to start and to answer meanwhile
-=======
 LOAD_COPIES = 128  # 0.15 s at 55 GB/s: half for the link to rise, half for the library to start and answer
->>>>>>> link
 WITHOUT_GPU = "`hsplan validate SPEC` without --gpu runs the kernels in Triton's interpreter"
 
 
@@ -97,17 +93,12 @@ def _card_under_load(uuid: str) -> Card:
     """The card while bytes cross the link: an idle one may have lowered its generation."""
     with HostPool(1, LOAD_BYTES // MIB, MIB) as pool:
         target = torch.empty_like(pool.layers[0], device="cuda")
-<<<<<<< HEAD
-        for _ in range(LOAD_COPIES):
-            target.copy_(pool.layers[0], non_blocking=True)
-=======
         risen = torch.cuda.Event()
         for copy in range(LOAD_COPIES):
             target.copy_(pool.layers[0], non_blocking=True)
             if copy == LOAD_COPIES // 2:
                 risen.record()
         risen.synchronize()
->>>>>>> link
         card = read_card(uuid)
     del target
     torch.cuda.empty_cache()

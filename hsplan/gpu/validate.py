@@ -99,7 +99,7 @@ def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) ->
         memory_bytes=None,
         free_bytes=None,
         driver=None,
-        torch=torch.__version__,
+        torch=str(torch.__version__),  # a subclass of str, which msgspec does not write
         triton=triton.__version__,
         link_generation=None,
         link_width=None,

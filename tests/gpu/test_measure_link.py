@@ -4,10 +4,6 @@ import pytest
 import torch
 
 from hsplan.gpu.link import ceiling, measure_link
-<<<<<<< HEAD
-from hsplan.gpu.preflight import preflight
-=======
->>>>>>> link
 
 MIB = 2**20
 
@@ -38,13 +34,3 @@ def test_every_figure_is_measured_and_told_of():
     assert (rates[-1].pool_bytes, rates[-1].rows, rates[-1].order) == (64 * MIB, 1000, "random")
     assert all(0.1 < rate.gb_s < 500 for rate in rates)
     assert ceiling(rates, pool_bytes=16 * MIB, rows=100) == rates[2].gb_s
-<<<<<<< HEAD
-
-
-def test_a_card_says_what_it_is():
-    machine = preflight(host_memory=None, needed_host_bytes=64 * MIB, progress=lambda *_: None)
-    assert machine.gpu == torch.cuda.get_device_name()
-    assert 0 < machine.free_bytes <= machine.memory_bytes
-    assert machine.host_bytes == 64 * MIB
-=======
->>>>>>> link
