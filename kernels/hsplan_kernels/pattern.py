@@ -152,9 +152,7 @@ def _count(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
-    row, asked, placed, words = _entries(
-        p_at, p_tokens, p_requests, n, num_rows, layer, skip, group, LANES, ROWS
-    )
+    row, asked, placed, words = _entries(p_at, p_tokens, p_requests, n, num_rows, layer, skip, group, LANES, ROWS)
     o_w = tl.arange(0, LANES)
     mask = placed[:, None] & (o_w < WORDS)[None, :]
     found = tl.load(p_rows + (row * WORDS)[:, None] + o_w[None, :], mask=mask, other=0)
