@@ -27,7 +27,7 @@ class OneRequest:
         return int(self.order.step(ints(*ids).view(1, 1, -1), ints(CONTEXT), now))
 
     def differs(self, held):
-        """Places in the order that `held`, a dict of token to step of last use, has otherwise; other slots are empty."""
+        """Places in the order that `held`, a dict of token to step of last use, has otherwise; the rest is empty."""
         slots = self.order._keys.shape[-1]
         tokens = [*held, *[-1] * (slots - len(held))]
         steps = [*held.values(), *[-1] * (slots - len(held))]
