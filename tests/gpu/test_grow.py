@@ -89,7 +89,7 @@ def test_the_budget_is_what_is_free_without_the_tables(plan, card):
     assert (check.scenario, check.confirmed_tokens, check.passed) == ("baseline", 1_362_496, True)
 
 
-def test_a_limit_that_the_plan_sets_on_tokens_is_not_that_of_the_card(plan, card):
+def test_a_limit_that_the_plan_sets_on_tokens_is_not_that_of_the_card(card):
     card(1_362_496)
     capped = hsplan.plan(
         {"model": MODEL, "deployment": {**DEPLOYMENT, "max_total_tokens": 64_000}, "workload": {"context": 8192}}
