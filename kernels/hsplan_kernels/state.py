@@ -8,6 +8,9 @@ import torch
 
 MAX_SLOTS = 2**15  # slot numbers are int16
 NEVER = -1
+BUCKETS = 1024  # of host rows
+ORDERED_POOL_ROWS = 2**22
+ORDERED_ENTRIES = 2**15
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +55,18 @@ class MissPlan:
     Rows to load, recorded by one resolve and replayed by every layer that shares its top-k.
 
     `src`: int64 [n, K] host pool rows, `dst`: int32 [n, K] device rows, `counts`: int32 [n] of each request.
-    `scratch`: int32 [n, K], used within a call.
+    `scratch`: int64 [n, K], used within a call. `order`: None where host pools are small, else int32 [n × K]: which
+    entries of the plan follow each other in host memory, over all requests; `buckets`: int32, what it is counted with,
+    a bucket 2^`bucket_bits` rows.
     """
 
     src: torch.Tensor
     dst: torch.Tensor
     counts: torch.Tensor
     scratch: torch.Tensor
+    order: torch.Tensor | None
+    buckets: torch.Tensor
+    bucket_bits: int
 
 
 def new_state(
@@ -89,11 +97,19 @@ def new_state(
     )
 
 
-def new_plan(requests: int, top_k: int, device: torch.device | str) -> MissPlan:
-    """An empty plan for batches of up to `requests`."""
+def new_plan(requests: int, top_k: int, device: torch.device | str, *, pool_rows: int = 0) -> MissPlan:
+    """
+    An empty plan for batches of up to `requests`.
+
+    `pool_rows`: rows of a layer's host pool. Many misses from a large pool are read in address order.
+    """
+    ordered = pool_rows >= ORDERED_POOL_ROWS and requests * top_k >= ORDERED_ENTRIES
     return MissPlan(
         src=torch.zeros((requests, top_k), dtype=torch.int64, device=device),
         dst=torch.zeros((requests, top_k), dtype=torch.int32, device=device),
         counts=torch.zeros(requests, dtype=torch.int32, device=device),
-        scratch=torch.zeros((requests, top_k), dtype=torch.int32, device=device),
+        scratch=torch.zeros((requests, top_k), dtype=torch.int64, device=device),
+        order=torch.zeros(requests * top_k, dtype=torch.int32, device=device) if ordered else None,
+        buckets=torch.zeros(2 * BUCKETS + 1, dtype=torch.int32, device=device),
+        bucket_bits=max((pool_rows - 1).bit_length() - BUCKETS.bit_length() + 1, 0),
     )
