@@ -84,7 +84,7 @@ class Case:
             newest = torch.full((self.batch, 1), self.context - 1, device="cuda")
             self.top_k[call] = torch.cat([core, fresh, newest], 1).to(torch.int32)
             self.src[call] = torch.gather(self.state.host_rows, 1, fresh).view(-1)
-        if self.plan.order is not None:
+        if self.plan.sorted_src is not None:
             self.src.copy_(torch.sort(self.src, 1).values)
         self.at = (self.at + CALLS * self.misses) % wide
 
@@ -112,9 +112,9 @@ class Case:
         """Median time of one call under graph replay, every replay with new tokens."""
         for _ in range(3):
             # enough steps that every fresh token is long evicted
+            self.advance()
             for call in range(CALLS):
                 call_once(call)
-            self.advance()
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -146,7 +146,7 @@ def measure(
         "us": round(us, 2), "resolve_us": round(resolve_us, 2), "gather_us": round(gather_us, 2),
         "upstream_us": upstream_us, "speedup": round(upstream_us / us, 3),
         "gather_share": round(gather_us / us, 3), "gb_s": round(batch * misses * ROW_BYTES / us / 1000, 1),
-        "address_order": case.plan.order is not None,
+        "address_order": case.plan.sorted_src is not None,
     }  # fmt: skip
     print(*(f"{key} {value}" for key, value in row.items()), flush=True)
     return row

@@ -42,17 +42,19 @@ def close_buckets(p_buckets, BUCKETS: tl.constexpr) -> None:
 @triton.jit
 def write_order(
     p_src,
+    p_dst,
     p_counts,
     p_number,
     p_buckets,
-    p_order,
+    p_sorted_src,
+    p_sorted_dst,
     K: tl.constexpr,
     CHUNK: tl.constexpr,
     BUCKETS: tl.constexpr,
     BUCKET_BITS: tl.constexpr,
     OVERLAP: tl.constexpr,
 ) -> None:
-    """Write where in the plan the rows lie, in address order: one program a request."""
+    """Write the rows of the plan in address order: one program a request."""
     if OVERLAP:
         gdc_wait()
         gdc_launch_dependents()
@@ -61,7 +63,9 @@ def write_order(
     for start in range(0, count, CHUNK):
         o = start + one_a_lane(CHUNK)
         inside = o < count
-        bucket = tl.load(p_src + i_n * K + o, mask=inside, other=0) >> BUCKET_BITS
-        number = tl.load(p_number + i_n * K + o, mask=inside, other=0)
-        first = tl.load(p_buckets + BUCKETS + bucket, mask=inside, other=0)
-        tl.store(p_order + first + number, (i_n * K + o).to(tl.int32), mask=inside)
+        src = tl.load(p_src + i_n * K + o, mask=inside, other=0)
+        dst = tl.load(p_dst + i_n * K + o, mask=inside, other=0)
+        first = tl.load(p_buckets + BUCKETS + (src >> BUCKET_BITS), mask=inside, other=0)
+        at = first + tl.load(p_number + i_n * K + o, mask=inside, other=0)
+        tl.store(p_sorted_src + at, src, mask=inside)
+        tl.store(p_sorted_dst + at, dst, mask=inside)

@@ -2,8 +2,10 @@
 Swap-in: resolve top-k token ids to hot-buffer rows, evict the least recently used, load the missed rows.
 
 Two launches. `resolve` runs one program a request: a token→slot map that survives between steps answers hits with K
-lookups; only when something misses, a few counting passes find the victims. `copy_planned` spreads all missed
-rows of the batch over a fixed grid and reads them from pinned host memory by pointer. No host sync, no allocation.
+lookups; only when something misses, a few passes over the slots find the victims (`victims`). `copy_planned` spreads
+all missed rows of the batch over a fixed grid and reads them from pinned host memory by pointer; where the host pool
+is large, in address order, which takes a launch more (`address_order`). Each launch is made ready while the one
+before it ends, and waits for it. No host sync, no allocation.
 
 Eviction order: step of last use, then token id, smaller first.
 """
@@ -24,7 +26,7 @@ MAX_TOP_K = 2**14  # places in the top-k are int16 below −1
 RESOLVE_WARPS = 16
 SLOTS_PER_WARP = 1024
 CHUNK = 1024
-COPY_PROGRAMS = 128
+COPY_PROGRAMS = 128  # with 2 rows a program, the fastest of those tried on an H200
 COPY_ROWS = 2
 COPY_WARPS = 1
 
@@ -51,6 +53,8 @@ def resolve(
     n, k = top_k.shape
     if k & (k - 1) or k > min(state.slots, MAX_TOP_K):
         raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots or {MAX_TOP_K}")
+    if plan.sorted_src is not None and state.host_limit > BUCKETS << plan.bucket_bits:
+        raise ValueError(f"a plan for fewer than {state.host_limit} host rows: give new_plan pool_rows")
     warps = max(RESOLVE_WARPS, triton.next_power_of_2(state.slots) // SLOTS_PER_WARP)
     _resolve[(n,)](
         top_k,
@@ -76,20 +80,23 @@ def resolve(
         SLOTS=triton.next_power_of_2(state.slots),
         LANES=min(warps * 32, k),
         CHUNK=min(k, CHUNK),
-        BUCKETS=BUCKETS if plan.order is not None else 0,
+        BUCKETS=BUCKETS if plan.sorted_src is not None else 0,
         BUCKET_BITS=plan.bucket_bits,
         OVERLAP=_can_overlap(top_k),
         num_warps=warps,
+        launch_pdl=_can_overlap(top_k),
     )
     if n < plan.counts.shape[0]:
         plan.counts[n:].zero_()
-    if plan.order is not None:
+    if plan.sorted_src is not None:
         write_order[(n,)](
             plan.src,
+            plan.dst,
             plan.counts,
             plan.scratch,
             plan.buckets,
-            plan.order,
+            plan.sorted_src,
+            plan.sorted_dst,
             K=k,
             CHUNK=min(k, address_order.CHUNK),
             BUCKETS=BUCKETS,
@@ -112,19 +119,18 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
     n, k = plan.src.shape
     units = row_bytes // 16
     _copy[(COPY_PROGRAMS,)](
-        plan.src,
-        plan.dst,
+        plan.src if plan.sorted_src is None else plan.sorted_src,
+        plan.dst if plan.sorted_dst is None else plan.sorted_dst,
         plan.counts,
         host.view(torch.int64),
         device.view(torch.int64),
-        plan.counts if plan.order is None else plan.order,
         n,
         K=k,
         UNITS=units,
         LANES=triton.next_power_of_2(units),
         ROWS=COPY_ROWS,
         REQUESTS=triton.next_power_of_2(n),
-        ORDERED=plan.order is not None,
+        SORTED=plan.sorted_src is not None,
         OVERLAP=_can_overlap(device),
         num_warps=COPY_WARPS,
         launch_pdl=_can_overlap(device),
@@ -132,7 +138,7 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
 
 
 def _can_overlap(tensor: torch.Tensor) -> bool:
-    """Whether the programs of a copy may start before the resolve ends: dependent launch, Hopper and later."""
+    """Whether programs may start before those of the launch before have ended: from Hopper on."""
     return tensor.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
 
 
@@ -167,6 +173,7 @@ def _resolve(
 ):
     if OVERLAP:
         gdc_launch_dependents()
+        gdc_wait()
     i_n = tl.program_id(0).to(tl.int64)
     o_k = one_a_lane(K)
     ids = tl.load(p_top_k + i_n * K + o_k)
@@ -294,14 +301,13 @@ def _copy(
     p_counts,
     p_host,
     p_device,
-    p_order,
     n,
     K: tl.constexpr,
     UNITS: tl.constexpr,
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
     REQUESTS: tl.constexpr,
-    ORDERED: tl.constexpr,
+    SORTED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     if OVERLAP:
@@ -310,19 +316,30 @@ def _copy(
     counts = tl.load(p_counts + o_n, mask=o_n < n, other=0)
     ends = tl.cumsum(counts, 0)
     total = tl.sum(counts, 0)
-    o_r = tl.arange(0, ROWS)
     o_u = tl.arange(0, LANES)[None, :, None]
     o_e = tl.arange(0, 2)[None, None, :]
-    for j0 in range(tl.program_id(0) * ROWS, total, tl.num_programs(0) * ROWS):
-        j = j0 + o_r
-        if ORDERED:
-            at = tl.load(p_order + j, mask=j < total, other=0).to(tl.int64)
-        else:
-            before = ends[None, :] <= j[:, None]
-            request = tl.sum(before.to(tl.int32), 1).to(tl.int64)
-            at = request * K + j - tl.sum(tl.where(before, counts[None, :], 0), 1)
-        src = tl.load(p_src + at, mask=j < total, other=0)[:, None, None]
-        dst = tl.load(p_dst + at, mask=j < total, other=0).to(tl.int64)[:, None, None]
+    hop = tl.num_programs(0) * ROWS
+    j = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = _entry(j, counts, ends, K, SORTED)
+    src = tl.load(p_src + at, mask=j < total, other=0)
+    dst = tl.load(p_dst + at, mask=j < total, other=0)
+    for _ in range(tl.program_id(0) * ROWS, total, hop):
         mask = (j < total)[:, None, None] & (o_u < UNITS) & (o_e < 2)
-        values = tl.load(p_host + src * (UNITS * 2) + o_u * 2 + o_e, mask=mask, other=0)
-        tl.store(p_device + dst * (UNITS * 2) + o_u * 2 + o_e, values, mask=mask)
+        values = tl.load(p_host + src[:, None, None] * (UNITS * 2) + o_u * 2 + o_e, mask=mask, other=0)
+        # While the rows are under way, look the next ones up.
+        j += hop
+        at = _entry(j, counts, ends, K, SORTED)
+        src = tl.load(p_src + at, mask=j < total, other=0)
+        rows = dst.to(tl.int64)[:, None, None]
+        dst = tl.load(p_dst + at, mask=j < total, other=0)
+        tl.store(p_device + rows * (UNITS * 2) + o_u * 2 + o_e, values, mask=mask)
+
+
+@triton.jit
+def _entry(j, counts, ends, K: tl.constexpr, SORTED: tl.constexpr):
+    """Where in the plan the j-th row of the batch stands."""
+    if SORTED:
+        return j.to(tl.int64)
+    before = ends[None, :] <= j[:, None]
+    request = tl.sum(before.to(tl.int32), 1).to(tl.int64)
+    return request * K + j - tl.sum(tl.where(before, counts[None, :], 0), 1)

@@ -48,25 +48,26 @@ def _bound(key, inside, need, total):
     A bound that `need` of the `total` keys inside do not exceed; where equal keys forbid that, the least with more.
 
     Gives the bound, a number of keys that lie below it, and how many do not exceed it: where that is more than `need`,
-    the difference of the two is how many equal the bound. Guesses as if keys were evenly spread and halves in turn.
+    the difference of the two is how many equal the bound. Of three passes two guess as if keys were evenly spread
+    and one halves.
     """
     high = tl.max(tl.where(inside, key, -1), 0)
     key = tl.where(inside, key, 2**31 - 1)
     low = tl.min(key, 0)
     under = need * 0
     over = total
-    halve = need * 0
+    turn = need * 0
     while (low < high) & (over > need):
         part = (need - under).to(tl.float32) / (over - under).to(tl.float32)
         guess = low + ((high - low).to(tl.float32) * part).to(tl.int32)
-        pivot = tl.where(halve == 1, low + (high - low) // 2, tl.minimum(guess, high - 1))
+        pivot = tl.where(turn == 2, low + (high - low) // 2, tl.minimum(guess, high - 1))
         count = tl.sum((key <= pivot).to(tl.int32), 0)
         few = count < need
         low = tl.where(few, pivot + 1, low)
         under = tl.where(few, count, under)
         high = tl.where(few, high, pivot)
         over = tl.where(few, over, count)
-        halve = 1 - halve
+        turn = (turn + 1) % 3
     return high, under, over
 
 

@@ -218,8 +218,8 @@ def test_production_sizes_equal_the_reference(device, guarded, tokens, slots, to
 
 
 def test_misses_from_a_large_pool_are_read_in_address_order(device, guarded, monkeypatch):
-    monkeypatch.setattr(state, "ORDERED_POOL_ROWS", 1)
-    monkeypatch.setattr(state, "ORDERED_ENTRIES", 1)
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
     dice = torch.Generator().manual_seed(7)
     host_rows = torch.randperm(3 * 2000, generator=dice).view(3, 2000)
     requests = Requests(device, guarded, host_rows, slots=64, top_k=64, batch=3)
@@ -228,10 +228,11 @@ def test_misses_from_a_large_pool_are_read_in_address_order(device, guarded, mon
         rows, lens = ints(0, 1, 2), ints(2000, 2000, 2000)
         found = requests.step(now, ids, rows, lens, 3)
         check_rows(requests, ids, rows, lens, found)
-        counts, order = requests.plan.counts.tolist(), requests.plan.order.tolist()
-        entries = order[: sum(counts)]
-        assert sorted(entries) == [i * 64 + j for i in range(3) for j in range(counts[i])]
-        buckets = [int(requests.plan.src.view(-1)[entry]) >> requests.plan.bucket_bits for entry in entries]
+        plan, counts = requests.plan, requests.plan.counts.tolist()
+        pairs = [(plan.src[i, j], plan.dst[i, j]) for i in range(3) for j in range(counts[i])]
+        in_order = list(zip(plan.sorted_src.tolist(), plan.sorted_dst.tolist(), strict=True))[: len(pairs)]
+        assert sorted(in_order) == sorted((int(src), int(dst)) for src, dst in pairs)
+        buckets = [src >> plan.bucket_bits for src, _ in in_order]
         assert buckets == sorted(buckets)
         assert max(buckets) > 700
         assert not requests.plan.buckets[: state.BUCKETS].any()
@@ -245,7 +246,7 @@ CALL = st.tuples(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(calls=st.lists(CALL, min_size=1, max_size=8), slots=st.sampled_from([8, 9, 12, 31]))
 def test_any_calls_equal_the_reference(device, guarded, calls, slots):
     host_rows = torch.randperm(120, generator=torch.Generator().manual_seed(3)).view(2, 60)
@@ -274,8 +275,8 @@ def test_a_layer_that_shares_the_top_k_replays_the_plan(device, guarded):
 
 
 def test_a_layer_that_shares_replays_the_address_order(device, guarded, monkeypatch):
-    monkeypatch.setattr(state, "ORDERED_POOL_ROWS", 1)
-    monkeypatch.setattr(state, "ORDERED_ENTRIES", 1)
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
     requests = Requests(device, guarded, identity(2, 40), slots=4, top_k=4, batch=2)
     ids = ints(9, 8, 30, -1, 20, 8, -1, -1).view(2, 4)
     found = requests.step(1, ids, ints(0, 1), ints(40, 40), 2)
@@ -311,6 +312,16 @@ def test_a_top_k_that_the_kernel_cannot_take_is_refused(device, top_k):
     one = ints(1, device=device)
     with pytest.raises(ValueError, match=f"top-k {top_k} with 4 slots"):
         swap_in.resolve(state, new_plan(1, top_k, device), ids, one, one, one, one, ids)
+
+
+def test_a_plan_for_a_smaller_pool_is_refused(device, monkeypatch):
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    big = new_state(identity(1, 40), slots=4, page_tokens=PAGE, host_limit=5000, device=device)
+    ids = torch.zeros((1, 4), dtype=torch.int32, device=device)
+    one = ints(1, device=device)
+    with pytest.raises(ValueError, match="fewer than 5000 host rows"):
+        swap_in.resolve(big, new_plan(1, 4, device, pool_rows=40), ids, one, one, one, one, ids)
 
 
 @pytest.mark.parametrize(("host_bytes", "device_bytes"), [(40, 40), (48, 32)])
