@@ -64,7 +64,6 @@ def _most(plan: Plan, scenario: str, predicted: int, budget: int, place: Place) 
 def _takes(plan: Plan, scenario: str, tokens: int, budget: int, place: Place) -> bool:
     entry = replan(plan, kv_budget=budget, max_total_tokens=tokens).scenarios[scenario]
     buffers = tuple(b for b in pools_of(entry).buffers() if b.place == "gpu")
-    torch.cuda.empty_cache()
     try:
         with allocated(buffers, place):
             return True

@@ -64,6 +64,8 @@ def allocated(buffers: Sequence[Buffer], place: Place) -> Iterator[RankPools]:
         if pools.host is not None:
             pools.host.close()
         pools.gpu.clear()
+        if place.is_gpu:
+            torch.cuda.empty_cache()  # pinning and loading kernels need memory that torch does not hold
 
 
 @contextlib.contextmanager

@@ -72,9 +72,13 @@ def validate(
         return _interpreted(plan, steps or INTERPRETER_STEPS, fault, report)
     except HostMemoryError as error:
         raise CannotRunError(Problem(what=error.cause, remedy=error.remedy)) from error
-    except torch.OutOfMemoryError as error:
-        what = f"the GPU ran out of memory: {str(error).splitlines()[0]}"
-        raise CannotRunError(Problem(what=what, remedy="stop other processes on the card")) from error
+    except RuntimeError as error:  # torch's own errors of the card are of this kind
+        if "CUDA" not in str(error):
+            raise
+        what = f"the GPU failed: {str(error).splitlines()[0]}"
+        raise CannotRunError(
+            Problem(what=what, remedy="see what nvidia-smi says; stop other processes there")
+        ) from error
 
 
 def _check_supported(plan: Plan) -> None:
@@ -186,8 +190,18 @@ def _on_gpu(plan: Plan, steps: int, host_memory: int | None, fault: Fault | None
 
 
 def _tokens(plan: Plan, place: Place, report: Report) -> tuple[TokenCheck, ...]:
-    """Every scenario that the engine runs, with all that the card has free as its budget."""
-    names = [name for name, entry in plan.scenarios.items() if entry.available and entry.engine_applies]
+    """
+    Every scenario that the engine runs, with all that the card has free as its budget.
+
+    Without skip-TopK layers the elided scenarios are the others by another name.
+    """
+    names = [
+        name
+        for name, entry in plan.scenarios.items()
+        if entry.available
+        and entry.engine_applies
+        and not (entry.scenario.elided and plan.launch.plan.skip_layers == 0)
+    ]
     found = []
     for done, name in enumerate(names):
         report("pools grown to the limit", done, len(names))
