@@ -51,6 +51,10 @@ def resolve(
     (host row −1 or past the pool) gives −1 and takes no slot. Requests no longer than B tokens are all resident.
     """
     n, k = top_k.shape
+    if not top_k.is_contiguous() or not out.is_contiguous():
+        raise ValueError("top_k and out: give contiguous tensors")
+    if plan.src.shape[0] < n or plan.src.shape[1] != k:
+        raise ValueError(f"a plan for {list(plan.src.shape)} entries, top-k of {[n, k]}: give new_plan those")
     if k & (k - 1) or k > min(state.slots, MAX_TOP_K):
         raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots or {MAX_TOP_K}")
     if plan.sorted_src is not None and state.host_limit > BUCKETS << plan.bucket_bits:
@@ -114,6 +118,8 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
     Row bytes a multiple of 16. A layer that shares another's top-k calls this alone, with its own pools.
     """
     row_bytes = host.shape[1]
+    if not host.is_contiguous() or not device.is_contiguous():
+        raise ValueError("host and device: give whole pools, not views with gaps")
     if row_bytes % 16 or device.shape[1] != row_bytes:
         raise ValueError(f"rows of {row_bytes} and {device.shape[1]} bytes: give equal multiples of 16")
     n, k = plan.src.shape
@@ -222,6 +228,7 @@ def _resolve(
             count,
             now,
             base,
+            max_tokens,
             K,
             B,
             SLOTS,
@@ -253,6 +260,7 @@ def _make_room(
     count,
     now,
     base,
+    max_tokens,
     K: tl.constexpr,
     B: tl.constexpr,
     SLOTS: tl.constexpr,
@@ -263,8 +271,9 @@ def _make_room(
 ):
     """Give each of the first a slot of the oldest, and write the plan."""
     o_s = one_a_lane(SLOTS)
-    step = tl.load(p_steps + o_s, mask=o_s < B, other=now)
+    step = tl.maximum(tl.load(p_steps + o_s, mask=o_s < B, other=now), -1)
     token = tl.load(p_tokens + o_s, mask=o_s < B, other=-1)
+    token = tl.where((token >= 0) & (token < max_tokens), token, -1)  # no state may lead outside of the map
     chosen = oldest(step, token, now, count, SLOTS, LANES)
     rank, at = ranks(first, chosen, K, SLOTS, LANES)
     # Both lists are written by number and read back by number; device rows then take the place of the missed ids.
@@ -275,18 +284,18 @@ def _make_room(
     tl.debug_barrier()
     for start in range(0, count, CHUNK):
         o_m = start + one_a_lane(CHUNK)
-        _replace(p_steps, p_tokens, p_where, p_dst, p_scratch, now, base, o_m, o_m < count)
+        _replace(p_steps, p_tokens, p_where, p_dst, p_scratch, now, base, o_m, o_m < count, B)
         if BUCKETS:
             count_in_buckets(p_src + o_m, p_buckets, p_scratch + o_m, o_m < count, BUCKET_BITS)
 
 
 @triton.jit
-def _replace(p_steps, p_tokens, p_where, p_dst, p_victims, now, base, o_m, inside):
+def _replace(p_steps, p_tokens, p_where, p_dst, p_victims, now, base, o_m, inside, B: tl.constexpr):
     """Put the missed tokens number `o_m` in the place of their victims."""
     victim = tl.load(p_victims + o_m, mask=inside, other=0)
     token = tl.load(p_dst + o_m, mask=inside, other=0)
     old = (victim >> 32).to(tl.int32)
-    slot = (victim & 0x7FFF).to(tl.int32)
+    slot = tl.minimum((victim & 0x7FFF).to(tl.int32), B - 1)  # what no call of this state wrote, if steps did not grow
     tl.store(p_where + old, (slot * 0 - 1).to(tl.int16), mask=inside & (old >= 0))
     tl.store(p_tokens + slot, token, mask=inside)
     tl.store(p_steps + slot, now, mask=inside)

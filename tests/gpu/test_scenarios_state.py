@@ -59,7 +59,7 @@ def test_steps_may_jump_as_far_as_they_can_be_written(pair, steps):
     [
         *[("token_slots", slot) for slot in (-32_768, -9, -2, 3, 15, 16, 17, 23, 24, 32_767)],
         *[("slot_steps", step) for step in (-(2**31), -2, 1, 2, 1000, 2**31 - 1)],
-        *[("slot_tokens", token) for token in (-(2**31), -2, -1, 5, 39)],
+        *[("slot_tokens", token) for token in (-(2**31), -2, -1, 5, 39, 64, 100, 2**31 - 1)],
         *[("host_rows", row) for row in (-(2**63), -1, 5, 192, 2**63 - 1)],
     ],
     ids=str,

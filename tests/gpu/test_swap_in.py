@@ -400,3 +400,27 @@ def test_sizes_that_the_numbers_cannot_hold_are_refused(slots, tokens):
     host_rows = torch.zeros((1, 1), dtype=torch.int64).expand(1, tokens)
     with pytest.raises(ValueError, match="give"):
         new_state(host_rows, slots=slots, page_tokens=PAGE, host_limit=1, device="cpu")
+
+
+def test_a_plan_of_another_size_is_refused(device):
+    state = new_state(identity(2, 40), slots=8, page_tokens=PAGE, host_limit=80, device=device)
+    ids, two, one = (
+        torch.zeros((2, 4), dtype=torch.int32, device=device),
+        ints(1, 1, device=device),
+        ints(1, device=device),
+    )
+    for plan in (new_plan(1, 4, device), new_plan(2, 8, device)):
+        with pytest.raises(ValueError, match="give new_plan those"):
+            swap_in.resolve(state, plan, ids, two, two, one, one, ids)
+
+
+def test_views_with_gaps_are_refused(device):
+    state = new_state(identity(1, 40), slots=8, page_tokens=PAGE, host_limit=40, device=device)
+    gaps = torch.zeros((2, 8), dtype=torch.int32, device=device)[:, ::2]
+    one = ints(1, device=device)
+    for top_k, out in ((gaps, gaps.contiguous()), (gaps.contiguous(), gaps)):
+        with pytest.raises(ValueError, match="contiguous"):
+            swap_in.resolve(state, new_plan(2, 4, device), top_k, one, one, one, one, out)
+    rows = torch.zeros((4, 96), dtype=torch.uint8, device=device)
+    with pytest.raises(ValueError, match="gaps"):
+        swap_in.copy_planned(new_plan(1, 4, device), rows[:, :48], rows.view(8, 48))
