@@ -146,6 +146,30 @@ def test_requests_that_begin_with_empty_slots_fill_them(device, guarded):
     assert [requests.holds(row, 0, token) for row, token in zip(found[1:], (10, 11, 12), strict=True)] == [True] * 3
 
 
+def test_more_empty_slots_than_misses_stay_inside_the_plan(device, guarded):
+    requests = Requests(device, guarded, identity(1, 40), slots=16, top_k=4, batch=1)
+    requests.state.slot_tokens[0] = -1
+    requests.state.token_slots[0] = -1
+    scratch = guarded(1, 4, dtype=torch.int64)
+    requests.plan = dataclasses.replace(requests.plan, scratch=scratch.view)
+    found = requests.step(1, ints(30, 31, -1, -1).view(1, 4), ints(0), ints(40), 1)[0].tolist()
+    assert [requests.holds(row, 0, token) for row, token in zip(found[:2], (30, 31), strict=True)] == [True] * 2
+    assert scratch.intact()
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_program_copies_row_after_row(device, guarded, monkeypatch, in_order):
+    monkeypatch.setattr(swap_in, "COPY_PROGRAMS", 2)
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1 if in_order else 2**40)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    requests = Requests(device, guarded, identity(3, 40), slots=16, top_k=16, batch=3)
+    ids = torch.arange(16, 32, dtype=torch.int32).repeat(3, 1)
+    ids[1, 5:] = -1
+    found = requests.step(1, ids, ints(0, 1, 2), ints(40, 40, 40), 3)
+    assert requests.plan.counts.tolist() == [16, 5, 16]
+    check_rows(requests, ids, ints(0, 1, 2), ints(40, 40, 40), found)
+
+
 def test_a_short_request_is_all_resident_and_padding_gives_nothing(device, guarded):
     requests = Requests(device, guarded, identity(3, 40), slots=8, top_k=4, batch=3)
     top_k = ints(5, 0, 8, 2, 1, 2, 3, 4, 1, 2, 3, 4).view(3, 4)
@@ -209,11 +233,16 @@ def test_many_steps_equal_the_reference(device, guarded, tokens, slots, top_k, r
 
 
 @pytest.mark.parametrize(
-    ("tokens", "slots", "top_k", "row_bytes"), [(70_000, 4096, 2048, 656), (20_000, 8192, 1024, 1152)]
+    ("tokens", "slots", "top_k", "row_bytes", "sorted_from"),
+    [(70_000, 4096, 2048, 656, 2**22), (20_000, 8192, 1024, 1152, 2**22), (70_000, 4096, 2048, 656, 1)],
 )
-def test_production_sizes_equal_the_reference(device, guarded, tokens, slots, top_k, row_bytes):
+def test_production_sizes_equal_the_reference(
+    device, guarded, monkeypatch, tokens, slots, top_k, row_bytes, sorted_from
+):
     if device == "cpu":
         pytest.skip("hours on the interpreter")
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", sorted_from)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
     lockstep(device, guarded, tokens=tokens, slots=slots, top_k=top_k, row_bytes=row_bytes, steps=25, seed=slots)
 
 
@@ -303,6 +332,40 @@ def test_calls_can_be_captured_and_replayed(device, guarded, captured):
         replay()
         found = out[0].cpu().tolist()
         assert all(requests.holds(row, 0, t) for row, t in zip(found, tokens, strict=True) if t >= 0)
+
+
+@pytest.mark.parametrize("sorted_from", [1, 2**22])
+def test_calls_without_a_pause_between_them_equal_the_reference(device, guarded, captured, monkeypatch, sorted_from):
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", sorted_from)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    dice = torch.Generator().manual_seed(11)
+    calls, (top_k, slots, tokens) = 4, (16, 48, 400)
+    requests = Requests(device, guarded, identity(2, tokens), slots=slots, top_k=top_k, batch=2)
+    expected, plan = on_cpu(requests.state), new_plan(2, top_k, "cpu")
+    out, fixed = torch.zeros((2, top_k), dtype=torch.int32), [ints(0, 1), ints(tokens, tokens), ints(2)]
+    ids = torch.zeros((calls, 2, top_k), dtype=torch.int32, device=device)
+    steps = torch.arange(calls, dtype=torch.int32, device=device)
+    on_device = [tensor.to(device) for tensor in fixed]
+
+    def step_on():
+        for call in range(calls):
+            swap_in.resolve(
+                requests.state, requests.plan, ids[call], *on_device, steps[call : call + 1], requests.out.view
+            )
+            swap_in.copy_planned(requests.plan, requests.host, requests.rows.view)
+
+    replay = captured(step_on)  # runs once, with ids that are all 0
+    for call in range(calls):
+        reference.resolve(expected, plan, torch.zeros_like(out), *fixed, ints(call), out)
+    for _ in range(3):
+        new = torch.randint(0, tokens, ids.shape, dtype=torch.int32, generator=dice)
+        ids.copy_(new)
+        steps += calls
+        replay()
+        for call in range(calls):
+            reference.resolve(expected, plan, new[call], *fixed, steps[call : call + 1].cpu(), out)
+        assert in_order(requests.state) == in_order(expected)
+        check_rows(requests, new[-1], *fixed[:2], requests.out.view.cpu())
 
 
 @pytest.mark.parametrize("top_k", [3, 8])
