@@ -216,17 +216,33 @@ def raising(error):
         (HostMemoryError("cannot pin", "raise memlock"), "cannot pin", "raise memlock"),
         (
             torch.OutOfMemoryError("CUDA out of memory. Tried 2 GiB\nSee documentation"),
-            "the GPU ran out of memory: CUDA out of memory. Tried 2 GiB",
-            "stop other processes on the card",
+            "the GPU failed: CUDA out of memory. Tried 2 GiB",
+            "see what nvidia-smi says; stop other processes there",
         ),
     ],
 )
-def test_memory_that_cannot_be_had_is_an_error_of_the_machine(monkeypatch, error, what, remedy):
+def test_memory_that_cannot_be_had_is_a_machine_that_cannot_run_it(monkeypatch, error, what, remedy):
     monkeypatch.setattr(whole, "_on_gpu", raising(error))
     with pytest.raises(CannotRunError) as caught:
         whole.validate(hsplan.plan(PLAN), gpu=True, report=lambda *_: None)
     (problem,) = caught.value.problems
     assert (problem.what, problem.remedy) == (what, remedy)
+
+
+def test_an_error_that_is_not_the_cards_is_not_blamed_on_it(monkeypatch):
+    monkeypatch.setattr(whole, "_on_gpu", raising(RuntimeError("shapes differ")))
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        whole.validate(hsplan.plan(PLAN), gpu=True, report=lambda *_: None)
+
+
+@pytest.mark.parametrize(
+    ("types", "names"),
+    [(["full", "shared"], ["elided", "offload"]), (["full", "full"], ["baseline", "offload"])],
+)
+@pytest.mark.usefixtures("card")
+def test_tokens_are_confirmed_once_for_each_cache_that_the_engine_runs(types, names):
+    plan = hsplan.plan({**PLAN, "model": {**PLAN["model"], "indexer_types": types}})
+    assert [check.scenario for check in whole._tokens(plan, StandIn("cpu"), lambda *_: None)] == names
 
 
 def test_a_line_that_is_off_is_named_with_both_figures():
