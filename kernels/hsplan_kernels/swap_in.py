@@ -124,7 +124,7 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
         raise ValueError(f"rows of {row_bytes} and {device.shape[1]} bytes: give equal multiples of 16")
     n, k = plan.src.shape
     units = row_bytes // 16
-    _copy[(COPY_PROGRAMS,)](
+    _copy[(min(COPY_PROGRAMS, triton.cdiv(n * k, COPY_ROWS)),)](
         plan.src if plan.sorted_src is None else plan.sorted_src,
         plan.dst if plan.sorted_dst is None else plan.sorted_dst,
         plan.counts,
