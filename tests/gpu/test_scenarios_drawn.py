@@ -42,7 +42,7 @@ def runs(draw):
     return top_k, slots, host_rows, draw(st.integers(pool - 9, pool)), draw(st.booleans()), steps
 
 
-@settings(max_examples=20)
+@settings(max_examples=100)
 @given(run=runs())
 def test_drawn_steps_equal_the_reference(pair, run):
     top_k, slots, host_rows, host_limit, empty, steps = run

@@ -275,7 +275,7 @@ CALL = st.tuples(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(calls=st.lists(CALL, min_size=1, max_size=8), slots=st.sampled_from([8, 9, 12, 31]))
 def test_any_calls_equal_the_reference(device, guarded, calls, slots):
     host_rows = torch.randperm(120, generator=torch.Generator().manual_seed(3)).view(2, 60)
