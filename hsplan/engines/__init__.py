@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hsplan.engines.base import (
     SCENARIOS,
+    Blocks,
     Budget,
     Buffer,
     Engine,
@@ -27,7 +28,7 @@ from hsplan.errors import Problem, UnsupportedError, shown
 from hsplan.spec import Loaded
 
 __all__ = [
-    "ENGINES", "SCENARIOS", "Budget", "Buffer", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools",
+    "ENGINES", "SCENARIOS", "Blocks", "Budget", "Buffer", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools",
     "Rates", "Row", "Scenario", "Step", "engine_of",
 ]  # fmt: skip
 
