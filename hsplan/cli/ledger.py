@@ -27,5 +27,6 @@ def ledger(plan: Plan) -> str:
         pools = host_pools(plan.launch, found.pools)
         each = "rank" if found.pools.host_sharers == 1 else "replica"
         total = f"{host * pools:,} B ({gib(host * pools)} GiB) a node"
-        sums.append(f"host: {host:,} B a {each} × {pools} {each}{"s" if pools > 1 else ""} = {total}")
+        several = "s" if pools > 1 else ""
+        sums.append(f"host: {host:,} B a {each} × {pools} {each}{several} = {total}")
     return "\n".join([*text, "", *sums])

@@ -52,7 +52,13 @@ def test_the_preset_gives_the_numbers_of_the_calculator(case_id: str):
 
 
 # Facts' worked table: context, requests without and with offload, least host GiB.
-WORKED = [(32_768, 12, 56, 77), (65_536, 6, 44, 121), (131_072, 3, 30, 165), (262_144, 1, 19, 209), (524_288, 0, 10, 220)]  # fmt: skip
+WORKED = [
+    (32_768, 12, 56, 77),
+    (65_536, 6, 44, 121),
+    (131_072, 3, 30, 165),
+    (262_144, 1, 19, 209),
+    (524_288, 0, 10, 220),
+]
 
 
 @pytest.mark.parametrize(("context", "without", "offloaded", "host_gib"), WORKED)

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 import hsplan
+from hsplan.spec import load_spec
 
 GIB = 2**30
 RECORDS = {
@@ -99,8 +100,6 @@ def plan_of(run: dict[str, Any], **more: Any) -> dict[str, Any]:
 def _with_model(spec: str, changes: dict[str, Any] | None) -> Any:
     if changes is None:
         return spec
-    from hsplan.spec import load_spec
-
     return {"model": {**load_spec(spec, {}).spec.model, **changes}, "deployment": {"gpu": "h200"}}
 
 
