@@ -236,6 +236,23 @@ def test_a_request_of_max_model_len_must_fit_beside_the_null_block():
     assert launched(kv_budget=2_048 * page, release="0.28.0")["fits"]
 
 
+def test_under_hisparse_a_request_of_max_model_len_must_be_admitted():
+    # 2,048 index + 20 × (64 hot + 256 resident) = 8,448 blocks, and block 0.
+    short, enough = (launched(offload={"host_pool": "100GiB"}, kv_budget=n * 294_912) for n in (8_448, 8_449))
+    assert "one request of max_model_len 131,072 needs 2.32 GiB" in short["why_not"]
+    assert short["cure"] == "max_model_len 131,008"
+    assert enough["fits"]
+    assert enough["blocks"]["steady_state_concurrency"] == 1 + 1 / 3_368
+
+
+def test_each_replica_runs_as_many_requests_as_max_running_requests_says():
+    scenario = launched(dp=8, tp=1, ep=8, max_running_requests=4)
+    assert scenario["concurrency"]["binding"] == "max_running"
+    # 30 GiB are 5,433 blocks, 10 requests of 512; no replica shares its cap with another.
+    assert scenario["concurrency"]["lift"] == "max_running_requests 10"
+    assert scenario["deployment"]["requests"] == 32
+
+
 def test_hot_groups_are_packed_while_they_are_no_larger_than_the_indexer_group():
     owners = tuple(layer in (0, 1, 2) or layer % 4 == 2 for layer in range(78))
     glm = packing(64, 576, 132, Layers(owners, has_indexer=True))
@@ -243,6 +260,8 @@ def test_hot_groups_are_packed_while_they_are_no_larger_than_the_indexer_group()
     assert glm.device_groups == 41
     v32 = packing(64, 656, 132, Layers((True,) * 61, has_indexer=True))
     assert (len(v32.hot), v32.index_page, v32.block) == (6, 515_328, 545_792)
+    # 48 × 132 = 11 × 576: eleven layers are exactly as large as the indexer group.
+    assert packing(64, 576, 132, Layers((True,) * 48, has_indexer=True)).hot == (11, 11, 11, 11, 4)
     # One unit larger than the indexer's page is a group of its own, and then sets the block.
     long = packing(64, 1_152, 132, Layers((True, *[False] * 15, True), has_indexer=True))
     assert (long.hot, long.block) == ((16, 1), 16 * 64 * 1_152)
