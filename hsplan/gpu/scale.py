@@ -9,7 +9,7 @@ from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.decode import Sizes
 from hsplan.planner import replan
 from hsplan.result import Plan, ScenarioPlan
-from hsplan.units import ceil_div, gib
+from hsplan.units import ceil_div, gib, size
 
 SHRINK = 0.97
 WEIGHTS = ("weights", "draft weights", "loaded before the pool")
@@ -29,7 +29,7 @@ def fitted(plan: Plan, scenario: str, *, gpu_bytes: int, host_bytes: int) -> Fit
     """
     Fewer tokens until pools and weights fit into `gpu_bytes` and the host pool into `host_bytes`.
 
-    Raises CannotRunError when not even the request tables fit.
+    Raises CannotRunError when not even the request tables, or a host pool of one page, fit.
     """
     entry, notes = plan.scenarios[scenario], []
     weights = sum(line.bytes for line in lines_of(entry) if line.name in WEIGHTS)
@@ -41,13 +41,7 @@ def fitted(plan: Plan, scenario: str, *, gpu_bytes: int, host_bytes: int) -> Fit
     while not _fits(entry, gpu_bytes - weights, host_bytes):
         tokens = int(tokens * SHRINK) // page * page
         if tokens == 0:
-            needed = bytes_of(pools_of(entry).buffers(), "gpu")
-            raise CannotRunError(
-                Problem(
-                    what=f"the request tables alone take {gib(needed)}, this machine has {gib(gpu_bytes)}",
-                    remedy="give a smaller --max-running-requests or --max-model-len",
-                )
-            )
+            raise CannotRunError(_too_small(entry, gpu_bytes - weights, host_bytes))
         plan = replan(plan, max_total_tokens=tokens)
         entry = plan.scenarios[scenario]
     if tokens < planned:
@@ -83,7 +77,10 @@ def sizes_of(fit: Fitted, *, steps: int, free_bytes: int) -> tuple[Sizes, tuple[
         "GPU memory beside the pools": free_bytes // each,
     }
     binding = min(limits, key=lambda name: limits[name])
-    if limits[binding] < 1 or context < shortest:
+    if context < shortest:
+        what = f"no request of {shortest:,} tokens fits: the host pool holds {pools.host_tokens:,}"
+        raise CannotRunError(Problem(what=what, remedy="give a larger --host-memory, or fewer --steps"))
+    if limits[binding] < 1:
         what = f"no request of {shortest:,} tokens fits: {binding} holds {limits[binding]}"
         raise CannotRunError(Problem(what=what, remedy="give a larger --host-memory or a smaller --device-buffer-size"))
     notes = []
@@ -119,6 +116,19 @@ def lines_of(entry: ScenarioPlan) -> tuple[Line, ...]:
     """The whole ledger of a scenario that is available."""
     assert entry.budget is not None  # noqa: S101
     return (*entry.budget.lines, *pools_of(entry).lines)
+
+
+def _too_small(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> Problem:
+    """Why not even pools of a page fit."""
+    buffers = pools_of(entry).buffers()
+    tables = bytes_of(buffers, "gpu")
+    if tables > gpu_bytes:
+        return Problem(
+            what=f"the request tables alone take {size(tables)}, there is room for {size(gpu_bytes)}",
+            remedy="give a smaller --max-running-requests or --max-model-len",
+        )
+    what = f"the smallest host pool takes {size(bytes_of(buffers, 'host'))}, this machine gives {size(host_bytes)}"
+    return Problem(what=what, remedy="give a larger --host-memory")
 
 
 def _fits(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> bool:
