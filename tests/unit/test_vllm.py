@@ -141,6 +141,20 @@ def test_dcp_spreads_the_tokens_of_a_request_and_pcp_did_before_026():
     assert launched(pcp=2, tp=4, release="0.26.0")["logical_tokens"] == 5_433 * 64
 
 
+def test_dcp_with_a_backend_that_no_published_build_runs_it_with_is_noted():
+    def notes(**keys):
+        given = {"engine": "vllm", "tp": 8, "dcp": 8, "kv_budget": "30GiB", "kv_cache_dtype": "fp8_e4m3"} | keys
+        return " ".join(hsplan.plan(spec_of(GLM_5_2, **given)).notes)
+
+    words = "as published does not run"
+    assert words in notes(gpu="b200", release="0.25.1")
+    assert words not in notes(gpu="b200", release="0.26.0")
+    assert words in notes(gpu="h200", release="0.28.0")
+    assert words not in notes(gpu="h200", release="0.29.0")
+    assert words in notes(gpu="h200", kv_cache_dtype="bfloat16")
+    assert words in notes(gpu="rtx-pro-6000")
+
+
 def test_a_replica_prints_its_own_line_and_the_deployment_is_their_sum():
     scenario = launched(dp=8, tp=1, ep=8)
     assert scenario["deployment"]["tokens"] == 8 * scenario["max_total_num_tokens"]
@@ -169,7 +183,7 @@ def test_ranks_and_keys_that_do_not_fit_vllm_are_refused(keys, words):
 @pytest.mark.parametrize(
     ("model", "keys", "words"),
     [
-        (GLM_5_2, {"gpu": "mi355x"}, "hsplan knows vLLM's rules for CUDA only"),
+        (GLM_5_2, {"gpu": "mi355x"}, "hsplan does not know how vLLM sizes its cache on ROCm"),
         (GLM_5_2, {"gpu": "a100"}, "no sparse MLA backend for the a100"),
         (GLM_5_2, {"attention_backend": "trtllm"}, "trtllm is no sparse MLA backend of vLLM"),
         (GLM_5_2, {"page_size": 128}, "pages of 64 tokens, not 128"),

@@ -21,7 +21,7 @@ from hsplan.engines.vllm.offloaded import offloaded_pools
 from hsplan.engines.vllm.pages import plain_page
 from hsplan.engines.vllm.pools import pools_of
 from hsplan.engines.vllm.releases import release_of
-from hsplan.engines.vllm.rows import index_bytes, resolve_row
+from hsplan.engines.vllm.rows import index_bytes, resolve_row, takes_dcp
 from hsplan.engines.vllm.scenarios import applies, drafts_on, indexers_held, launched_scenario, layers_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import LayerPlan, Model, layer_plan
@@ -62,7 +62,11 @@ class VLLM:
         row = resolve_row(model, gpu, release, deployment, (model.num_attention_heads or 0) // ranks.tp)
         if isinstance(row, str):
             what = f"vLLM {release.name} refuses this deployment: {row}"
-            raise UnsupportedError(Problem(where=loaded.where("deployment.gpu"), what=what))
+            chosen = (key for key in ("page_size", "attention_backend") if getattr(deployment, key) != "auto")
+            where = loaded.where(f"deployment.{next(chosen, 'gpu')}")
+            raise UnsupportedError(Problem(where=where, what=what))
+        if plan.has_indexer and deployment.dcp > 1 and not takes_dcp(row, release):
+            notes.append(f"vLLM {release.name} as published does not run {row.attention_backend} with DCP")
         scheduler = scheduler_of(deployment, gpu, release, length)
         held = tuple(indexers_held(release, plan, stage) for stage in plan.stages)
         weights = _weights(loaded, model, plan, gpu, ranks, held)
@@ -135,8 +139,13 @@ def _utilization(deployment: Deployment, *, new: bool) -> float:
 def _weights(
     loaded: Loaded, model: Model, plan: LayerPlan, gpu: Gpu, ranks: Ranks, held: tuple[int, ...]
 ) -> tuple[RankWeights | str, ...]:
-    """Weights of a rank of each stage; experts are spread over all of tp × dp × pcp, everything else over tp."""
+    """
+    Weights of a rank of each stage; experts are spread over all of tp × dp × pcp, everything else over tp.
+
+    The indexer's wk is always fused with weights_proj, in bf16.
+    """
     tp = ranks.tp
+    fused = msgspec.structs.replace(model, indexer_fused=plan.has_indexer)
     shards = Shards(
         tp=tp,
         attention=tp,
@@ -149,7 +158,7 @@ def _weights(
     )
     return tuple(
         weights_of_rank(
-            loaded, model, LayerPlan(plan.owners, plan.has_indexer, (stage,)), gpu, shards, held_indexers=indexers
+            loaded, fused, LayerPlan(plan.owners, plan.has_indexer, (stage,)), gpu, shards, held_indexers=indexers
         )
         for stage, indexers in zip(plan.stages, held, strict=True)
     )

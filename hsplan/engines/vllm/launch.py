@@ -152,6 +152,9 @@ def check_deployment(loaded: Loaded, model: Model, gpu: Gpu, ranks: Ranks) -> li
         what = f"hsplan does not know how vLLM sizes {model.architecture}"
         remedy = "known for vLLM: " + ", ".join(ARCHITECTURES)
         raise UnsupportedError(Problem(where=loaded.where("model.architectures"), what=what, remedy=remedy))
+    if gpu.rocm:
+        what = f"hsplan does not know how vLLM sizes its cache on ROCm, that is on the {gpu.name}"
+        raise UnsupportedError(Problem(where=loaded.where("deployment.gpu"), what=what))
     _check_index(loaded, model)
     return list(_notes(loaded.spec.deployment, model, gpu, ranks))
 

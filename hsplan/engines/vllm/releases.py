@@ -44,8 +44,10 @@ SWITCHES = {
     "elision_of_weights": "2026-06-28",  # #46600
     "page_of_backend": "2026-06-29",  # read in 0.24.0: dense MLA takes the smallest page that its backend has
     "flash_attn_sparse": "2026-07-11",  # first release 0.25.0: bf16 rows on SM90
+    "dcp_flashinfer_sparse": "2026-07-25",  # first release 0.26.0: FlashInfer's sparse MLA takes DCP
     "pcp_replicates": "2026-07-25",  # first release 0.26.0: PCP alone no longer divides a request's tokens
     "large_gpu_batches": "2026-08-25",  # first release 0.28.0: 16,384 batched tokens from 160 GiB on
+    "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
     "hisparse": "2026-09-22",  # #53781, first release 0.30.0
     "hisparse_checks": "2026-10-03",  # first release 0.31.0: least host pool, shared memory, ids of swap rows

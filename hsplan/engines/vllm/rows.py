@@ -32,12 +32,18 @@ SM120_TOPK = 2048
 
 def resolve_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, heads: int) -> Row | str:
     """The row of a model whose ranks hold `heads` attention heads, or the reason why the engine does not start."""
-    if gpu.rocm:
-        return "hsplan knows vLLM's rules for CUDA only"
     if model.index_topk is None:
         return _dense_row(model, gpu, release, deployment)
     reason = _index_refused(gpu, deployment)
     return reason or _sparse_row(model, gpu, release, deployment, heads)
+
+
+def takes_dcp(row: Row, release: Release) -> bool:
+    """Whether a published build runs a sparse backend under DCP (`can_return_lse_for_decode`)."""
+    if row.attention_backend == "flashinfer_mla_sparse":
+        return release.has("dcp_flashinfer_sparse")
+    packed = row.attention_backend == "flashmla_sparse" and row.format == "fp8_packed"
+    return packed and release.has("dcp_flashmla_sparse")
 
 
 def index_bytes(model: Model, deployment: Deployment) -> int:
