@@ -81,7 +81,7 @@ class Calculator:
             ranks_per_node=ranks.per_node,
             data_parallel=deployment.dp,
             context_len=loaded.spec.workload.context,
-            notes=(f"preset {NAME}: the figures of {SOURCE}, not of a release",),
+            notes=(f"preset {NAME}: the figures of {SOURCE}, not of a release, for the FP8 checkpoint",),
             not_modelled=("MTP, and what the page leaves out: see the figures of the release",),
             extra=Extra(
                 row=row,
