@@ -246,6 +246,8 @@ def test_a_request_of_max_model_len_must_fit_beside_the_null_block():
     exact, more = launched(kv_budget=2_048 * page), launched(kv_budget=2_049 * page)
     assert not exact["fits"]
     assert exact["cure"] == "max_model_len 131,008"
+    assert launched(kv_budget=500 * page)["cure"] == "a shorter context, or a higher mem_fraction"
+    assert launched(kv_budget=2_048 * page, max_model_len=131_008)["fits"]
     assert more["fits"]
     assert launched(kv_budget=2_048 * page, release="0.28.0")["fits"]
 

@@ -65,12 +65,13 @@ def _refusal(launch: Launch, num_blocks: int, block_bytes: int, page: int, shard
 
 
 def too_long(launch: Launch, needed: int, there: int, longest: int) -> Refusal:
-    """The engine's own message; `longest` is its estimated maximum model length."""
+    """The engine's own message; `longest`, its estimated maximum length, is a cure if it holds workload.context."""
     why = (
         f"vLLM does not start: one request of max_model_len {launch.context_len:,} needs {gib(needed)}, "
         f"{gib(there)} are there"
     )
-    return Refusal(why, f"max_model_len {longest:,}" if longest else "more ranks, or a higher mem_fraction")
+    enough = longest >= launch.loaded.spec.workload.context
+    return Refusal(why, f"max_model_len {longest:,}" if enough else "a shorter context, or a higher mem_fraction")
 
 
 def after_pool(launch: Launch) -> tuple[Line, ...]:
