@@ -89,7 +89,7 @@ class Decode:
         host_rows = (self.host_pages[:, :, None] * sizes.page_tokens + in_page).view(n, -1)[:, :context].contiguous()
         self.host_rows = host_rows.to(device)
         self.states = [self._cold_state() for _ in range(sizes.groups)]
-        self.plans = [new_plan(n, sizes.top_k, device) for _ in range(sizes.groups)]
+        self.plans = [new_plan(n, sizes.top_k, device, pool_rows=host[0].shape[0]) for _ in range(sizes.groups)]
         self.ids = torch.zeros((sizes.groups, n, sizes.top_k), dtype=torch.int32, device=device)
         self.out = torch.zeros_like(self.ids)
         self.rows = torch.arange(n, dtype=torch.int32, device=device)

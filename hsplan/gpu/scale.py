@@ -37,19 +37,14 @@ def fitted(plan: Plan, scenario: str, *, gpu_bytes: int, host_bytes: int) -> Fit
         notes.append(f"no room is kept for the weights, {gib(weights)}")
         weights = 0
     planned = tokens = pools_of(entry).tokens.best
-    page = pools_of(entry).page_tokens
-    while not _fits(entry, gpu_bytes - weights, host_bytes):
+    page, why = pools_of(entry).page_tokens, ""
+    while short := _short_of(entry, gpu_bytes - weights, host_bytes):
         tokens = int(tokens * SHRINK) // page * page
         if tokens == 0:
-            raise CannotRunError(_too_small(entry, gpu_bytes - weights, host_bytes))
-        plan = replan(plan, max_total_tokens=tokens)
+            raise CannotRunError(_too_small(entry, short, gpu_bytes - weights, host_bytes))
+        plan, why = replan(plan, max_total_tokens=tokens), short
         entry = plan.scenarios[scenario]
     if tokens < planned:
-        why = (
-            "GPU memory"
-            if bytes_of(pools_of(entry).buffers(), "host") < host_bytes * SHRINK * SHRINK
-            else "host memory"
-        )
         notes.append(f"pools of {tokens:,} device tokens instead of {planned:,}: {why} is smaller than planned")
     return Fitted(plan=plan, entry=entry, weight_bytes=weights, notes=tuple(notes))
 
@@ -118,19 +113,22 @@ def lines_of(entry: ScenarioPlan) -> tuple[Line, ...]:
     return (*entry.budget.lines, *pools_of(entry).lines)
 
 
-def _too_small(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> Problem:
+def _too_small(entry: ScenarioPlan, short: str, gpu_bytes: int, host_bytes: int) -> Problem:
     """Why not even pools of a page fit."""
     buffers = pools_of(entry).buffers()
-    tables = bytes_of(buffers, "gpu")
-    if tables > gpu_bytes:
+    if short == "GPU memory":
+        tables = size(bytes_of(buffers, "gpu"))
         return Problem(
-            what=f"the request tables alone take {size(tables)}, there is room for {size(gpu_bytes)}",
+            what=f"the request tables alone take {tables}, there is room for {size(gpu_bytes)}",
             remedy="give a smaller --max-running-requests or --max-model-len",
         )
     what = f"the smallest host pool takes {size(bytes_of(buffers, 'host'))}, this machine gives {size(host_bytes)}"
     return Problem(what=what, remedy="give a larger --host-memory")
 
 
-def _fits(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> bool:
+def _short_of(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> str:
+    """The memory that is too small for the pools; empty when they fit."""
     buffers = pools_of(entry).buffers()
-    return bytes_of(buffers, "gpu") <= gpu_bytes and bytes_of(buffers, "host") <= host_bytes
+    if bytes_of(buffers, "gpu") > gpu_bytes:
+        return "GPU memory"
+    return "host memory" if bytes_of(buffers, "host") > host_bytes else ""

@@ -25,7 +25,7 @@ from hsplan.gpu.pools import allocated, by_shape, compared, one_layer_less, one_
 from hsplan.gpu.preflight import preflight
 from hsplan.gpu.prove import Proof, prove
 from hsplan.gpu.scale import Fitted, bytes_of, fitted, lines_of, pools_of, sizes_of
-from hsplan.gpu.small import first_layers, small_plan, small_sizes
+from hsplan.gpu.small import MOST_STEPS, first_layers, small_plan, small_sizes
 from hsplan.gpu.timing import time_steps
 from hsplan.measurement import Check, LineCheck, LinkRate, Machine, Measurement, Timing, TokenCheck
 from hsplan.result import Plan, ScenarioPlan
@@ -60,7 +60,7 @@ def validate(
     as the work goes on. The interpreter needs TRITON_INTERPRET=1 before triton is imported.
 
     Raises UnsupportedError for plans without a hot buffer, CannotRunError where the machine cannot run them, and
-    InputError for a fault that could not show.
+    InputError for a fault that could not show and for steps that the interpreter cannot take.
     """
     _check_supported(plan)
     if fault and steps is not None and steps < LEAST_FAULT_STEPS:
@@ -114,6 +114,9 @@ def _owners(plan: Plan) -> tuple[bool, ...]:
 
 def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) -> Measurement:
     place, entry = Place("cpu"), plan.scenarios[SCENARIO]
+    if steps > MOST_STEPS:
+        what = f"the interpreter takes at most {MOST_STEPS} steps, not {steps:,}"
+        raise InputError(Problem(where="--steps", what=what, remedy="give fewer, or --gpu"))
     small = small_plan(plan, SCENARIO)
     sizes, planned = small_sizes(plan, small, steps), pools_of(small)
     _check_shows(fault, sizes.owners)

@@ -69,6 +69,11 @@ def test_a_byte_too_little_of_gpu_memory_takes_three_percent_of_the_tokens():
     assert found.notes == ("pools of 62,080 device tokens instead of 64,000: GPU memory is smaller than planned",)
 
 
+def test_of_two_that_are_too_small_the_one_that_binds_is_named():
+    notes = fit(50_000_000 + GPU_BYTES - 1, HOST_BYTES // 2).notes
+    assert notes[0].endswith(": host memory is smaller than planned")
+
+
 def test_pools_shrink_until_they_fit_and_little_further():
     found = fit(MUCH, HOST_BYTES // 10)
     # (2 × 6,371 + 64) × 656 = 8,400,736 is the most below 8,400,998.

@@ -212,6 +212,14 @@ def test_a_fault_needs_steps_in_which_it_can_show():
         interpreted(plan_of("FS"), fault="missing-wait", steps=3)
 
 
+def test_requests_of_the_interpreter_are_long_enough_for_its_most_steps():
+    with pytest.raises(InputError, match="--steps: the interpreter takes at most 200 steps, not 201\n  give fewer"):
+        interpreted(plan_of("FS"), steps=201)
+    sizes = small.small_sizes(plan_of("FS"), plan_of("FS").scenarios["elided+offload"], 200)
+    # At the first step the shorter request, by half a sixteenth, must not fit into its 32 slots.
+    assert 256 - 200 - 8 > sizes.slots == 32
+
+
 def refusal(plan):
     with pytest.raises(UnsupportedError) as caught:
         interpreted(plan)
