@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hsplan.capacity import Capacity
+from hsplan.capacity import Capacity, host_pools
 from hsplan.engines import Budget, Interval, Launch, Layout, Pools, Scenario
 from hsplan.version import __version__
 
@@ -116,7 +116,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "kv_cache_dtype": row.kv_cache_dtype,
             "page_tokens": row.page_tokens,
         },
-        "bytes_per_token": msgspec.to_builtins(stored),
+        "bytes_per_token": {**msgspec.to_builtins(stored), "charged": stored.charged or None},
         "kv_budget_bytes": budget.kv_bytes.best,
         "kv_budget_bytes_range": _range(budget.kv_bytes),
         "max_total_num_tokens": pools.tokens.best,
@@ -124,7 +124,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
         "logical_tokens": pools.logical_tokens,
         "max_request_tokens": pools.max_request_tokens,
         "host_pool_bytes": pools.host_bytes,
-        "blocks": None,
+        "blocks": msgspec.to_builtins(pools.blocks),
         "ledger": [msgspec.to_builtins(line) for line in (*budget.lines, *pools.lines)],
         "concurrency": {
             "requests": capacity.requests,
@@ -140,7 +140,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "tokens": pools.tokens.best * launch.data_parallel,
             "logical_tokens": pools.logical_tokens * launch.data_parallel,
             "requests": capacity.requests * launch.data_parallel,
-            "host_bytes_per_node": pools.host_bytes * launch.ranks_per_node,
+            "host_bytes_per_node": pools.host_bytes * host_pools(launch, pools),
         },
     }
 

@@ -36,6 +36,12 @@ VALID = (
     spec_of(
         {**KIMI_K2_5, "quantization_config": INT4}, gpu="mi355x", tp=8, mem_fraction=0.85, workload={"context": 8192}
     ),
+    spec_of(
+        {**GLM_5_2, "quantization_config": FP8}, engine="vllm", release="0.33.0", gpu="b200", tp=8, draft_layers=1,
+        num_speculative_tokens=3, max_model_len=131_072, max_num_batched_tokens=8192, async_scheduling=True, dp=1,
+        pcp=1, dcp=1, indexer_kv_dtype="fp8", kv_cache_dtype="fp8_e4m3", attention_backend="flashinfer_mla_sparse",
+        offload={"device_buffer_size": 10_240, "host_pool": "384GiB", "host_memory": "2TiB"},
+    ),
 )  # fmt: skip
 
 for _valid in VALID:
@@ -215,7 +221,7 @@ def test_broken_overrides_are_planned_or_refused(which, overrides):
 
 
 @pytest.mark.parametrize("index", range(len(NASTY)))
-@pytest.mark.parametrize("spec", VALID, ids=["glm", "v3.2", "kimi"])
+@pytest.mark.parametrize("spec", VALID, ids=["glm", "v3.2", "kimi", "vllm"])
 def test_no_value_breaks_any_key(spec, index):
     for container, key in places(broken := fresh(spec)):
         kept, container[key] = container[key], NASTY[index]
