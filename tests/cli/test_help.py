@@ -8,7 +8,14 @@ from hsplan.cli.options import HELP, OTHER_ENGINES
 from hsplan.spec.schema import leaf_sections
 
 GROUPS = [(), ("specs",)]
-COMMANDS = [("estimate",), ("specs", "list"), ("specs", "show"), ("specs", "import"), ("specs", "schema")]
+COMMANDS = [
+    ("estimate",),
+    ("validate",),
+    ("specs", "list"),
+    ("specs", "show"),
+    ("specs", "import"),
+    ("specs", "schema"),
+]
 
 
 def _commands(group, path=()):
