@@ -69,9 +69,9 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     reserved = ceil_div(context, pools.page_tokens) * pools.page_tokens
     host_fit = _host_tokens_that_fit(launch, pools)
     limits = Limits(
-        gpu=pools.logical_tokens // reserved if context <= pools.max_request_tokens else 0,
+        gpu=_gpu_requests(pools, reserved) if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
-        hot_buffer=pools.tokens.best // pools.hot_buffer_tokens if scenario.offload else None,
+        hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if scenario.offload else None,
         max_running=pools.request_cap,
     )
     known = limits.known()
@@ -92,14 +92,23 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     )
 
 
+def _gpu_requests(pools: Pools, reserved: int) -> int:
+    """Requests by the token pool, and by that of sliding windows where there is one."""
+    by_tokens = pools.logical_tokens // reserved
+    return by_tokens if pools.window_requests is None else min(by_tokens, pools.window_requests)
+
+
 def _steps(scenario: Scenario, pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
-    steps = [Step("requests by the GPU pool", f"{pools.logical_tokens:,} // {reserved:,} = {limits.gpu:,}", SOURCE)]
+    by_tokens = f"{pools.logical_tokens:,} // {reserved:,}"
+    if pools.window_requests is not None:
+        by_tokens = f"min({by_tokens}, {pools.window_requests:,} windows)"
+    steps = [Step("requests by the GPU pool", f"{by_tokens} = {limits.gpu:,}", SOURCE)]
     if limits.host is not None and host_fit is not None:
         formula = f"min({host_fit:,} tokens that fit, {pools.host_tokens:,}) // {reserved:,} = {limits.host:,}"
         steps.append(Step("requests by host memory", formula, SOURCE))
     if scenario.offload:
         formula = (
-            f"{pools.tokens.best:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
+            f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
         )
         steps.append(Step("requests by hot buffers", formula, SOURCE))
     return tuple(steps)
@@ -124,6 +133,8 @@ def _verdict(
         lack = gib(-budget.kv_bytes.best)
         reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
         return reason, lambda: MORE_ROOM
+    if pools.start_fails:
+        return pools.start_fails, lambda: MORE_ROOM
     if pools.tokens.best == 0:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:

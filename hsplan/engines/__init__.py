@@ -10,6 +10,7 @@ from hsplan.engines.base import (
     SCENARIOS,
     Budget,
     Buffer,
+    CompressedPools,
     Engine,
     Explain,
     Interval,
@@ -27,8 +28,8 @@ from hsplan.errors import Problem, UnsupportedError, shown
 from hsplan.spec import Loaded
 
 __all__ = [
-    "ENGINES", "SCENARIOS", "Budget", "Buffer", "Engine", "Explain", "Interval", "Launch", "Layout", "Line", "Pools",
-    "Rates", "Row", "Scenario", "Step", "engine_of",
+    "ENGINES", "SCENARIOS", "Budget", "Buffer", "CompressedPools", "Engine", "Explain", "Interval", "Launch", "Layout",
+    "Line", "Pools", "Rates", "Row", "Scenario", "Step", "engine_of",
 ]  # fmt: skip
 
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (SGLang(),)}

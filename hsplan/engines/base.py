@@ -17,7 +17,7 @@ from hsplan.families import LayerPlan, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Loaded
 
-ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8}
+ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4}
 Evidence = Literal["measured", "engine_code", "engine_log", "derived", "assumed"]
 
 
@@ -114,7 +114,7 @@ class Buffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     line: str
     shape: tuple[int, ...]
-    dtype: Literal["uint8", "int16", "int32", "int64"] = "uint8"
+    dtype: Literal["uint8", "int16", "int32", "int64", "float32"] = "uint8"
     count: int = 1
     place: Literal["gpu", "host"] = "gpu"
 
@@ -125,10 +125,14 @@ class Buffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache of one scenario before its size is known; `stage` is the pipeline stage that binds."""
+    """
+    The cache of one scenario before its size is known; `stage` is the pipeline stage that binds.
+
+    `rates` is None where no one rate a token exists: `Pools.compressed` then has the rates and what is fixed.
+    """
 
     row: Row
-    rates: Rates
+    rates: Rates | None
     stage: tuple[int, int]
     index_layers: int
     explain: Explain
@@ -144,13 +148,35 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+class CompressedPools(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """
+    DeepSeek-V4's pools: tokens = (budget − fixed bytes) / bytes_per_full_token; the rates may be fractional.
+
+    `bytes_per_swa_token` is of a slot of the window pool: part of the full rate when that pool grows with the tokens,
+    else `swa_cap_tokens` slots are among the fixed bytes. The rest are slots of each pool, and of the state of ratio 4.
+    """
+
+    bytes_per_full_token: float
+    bytes_per_swa_token: float
+    swa_cap_tokens: int | None
+    fixed_c128_state_bytes: int
+    fixed_c2_state_bytes: int
+    swa_fixed_bytes: float
+    swa_tokens: int
+    c4_tokens: int
+    c128_tokens: int
+    c4_state: int
+
+
 class Pools(msgspec.Struct, frozen=True, kw_only=True):
     """
     The allocated cache of one scenario.
 
     `tokens` are device tokens (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
-    and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps.
-    `buffers` gives the tensors behind the lines that have any.
+    and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
+    `hot_pool_tokens` in all. `window_requests` is what a pool of sliding windows holds, None without one.
+    `start_fails` says why the engine does not start with these pools, empty when it does. `buffers` gives the tensors
+    behind the lines that have any.
     """
 
     tokens: Interval
@@ -162,6 +188,10 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes: int = 0
     host_reserve_bytes: int = 0
     hot_buffer_tokens: int = 0
+    hot_pool_tokens: int = 0
+    window_requests: int | None = None
+    start_fails: str = ""
+    compressed: CompressedPools | None = None
     lines: tuple[Line, ...] = ()
     buffers: Callable[[], tuple[Buffer, ...]] = tuple
     explain: Explain = tuple

@@ -14,9 +14,9 @@ import msgspec
 
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.errors import InputError, Problem
-from hsplan.families import Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
+from hsplan.families import BlockSparse, Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
 from hsplan.hardware import Gpu
-from hsplan.spec import Deployment, Loaded
+from hsplan.spec import Deployment, Loaded, Spec
 from hsplan.units import ceil_div
 from hsplan.weights import (
     FolderWeights,
@@ -53,6 +53,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
 
     tp: int
     attention: int
+    kv: int
     ep: int
     moe_tp: int
     embed: int
@@ -63,6 +64,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
         """Ranks that share a tensor of this class."""
         return {
             "attention": self.attention,
+            "kv": self.kv,
             "dense": self.tp,
             "expert": self.ep * self.moe_tp,
             "shared": self.shared,
@@ -71,12 +73,13 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
         }.get(shard, 1)
 
 
-def shards_of(deployment: Deployment, ranks: Ranks) -> Shards:
-    """Group sizes: attention TP is what DP attention and context parallelism leave of TP."""
+def shards_of(deployment: Deployment, ranks: Ranks, model: Model) -> Shards:
+    """Group sizes: attention TP is what DP attention and context parallelism leave of TP; KV heads have copies."""
     tp, attention = ranks.tp, ranks.attention_tp
     return Shards(
         tp=tp,
         attention=attention,
+        kv=min(attention, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else attention,
         ep=ranks.ep,
         moe_tp=tp // ranks.ep,
         embed=attention if deployment.dp_attention > 1 else tp,
@@ -99,6 +102,10 @@ def weights_of_rank(
     if weights != "auto" and weights.bytes_per_rank is not None:
         return _given(weights.bytes_per_rank, model, plan, gpu, shards, spec.deployment, held_indexers)
     folder = _folder(loaded)
+    if folder is not None and model.kv is not None:
+        if weights_path(spec) is not None:
+            return f"the tensor names of {model.family} checkpoints are not known: leave weights.path out"
+        folder = None
     if folder is not None:
         return max(
             (
@@ -107,9 +114,9 @@ def weights_of_rank(
             ),
             key=lambda found: found.base,
         )
-    formats = (
-        named(weights.checkpoint) if weights != "auto" and weights.checkpoint else of_quantization(model.quantization)
-    )
+    formats = of_quantization(model.quantization)
+    if weights != "auto" and weights.checkpoint:
+        formats = named(weights.checkpoint, formats)
     if isinstance(formats, str):
         return formats
     if model.inventory is None:
@@ -132,10 +139,14 @@ def _given(
     return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=formula)
 
 
+def weights_path(spec: Spec) -> Path | None:
+    """The folder that the spec names for its weights."""
+    return Path(spec.weights.path) if spec.weights != "auto" and spec.weights.path is not None else None
+
+
 def _folder(loaded: Loaded) -> Path | None:
-    weights = loaded.spec.weights
-    if weights != "auto":
-        return Path(weights.path) if weights.path is not None else None
+    if loaded.spec.weights != "auto":
+        return weights_path(loaded.spec)
     return loaded.folder if loaded.folder is not None and has_safetensors(loaded.folder) else None
 
 
@@ -144,7 +155,7 @@ def _check_divisible(loaded: Loaded, model: Model, shards: Shards) -> None:
     assert model.inventory is not None  # noqa: S101
     problems = []
     for tensor in model.inventory.tensors:
-        if tensor.shard in ("attention", "dense", "shared"):
+        if tensor.shard in ("attention", "kv", "dense", "shared"):
             size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.of(tensor.shard)
         elif tensor.shard == "expert":
             size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.moe_tp
