@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from hsplan.errors import InputError, Problem, UnsupportedError, shown
-from hsplan.families import deepseek, longcat
+from hsplan.families import deepseek, deepseek_v4, longcat, minimax_m3
 from hsplan.families.base import LETTERS, BlockSparse, Compressed, Inventory, LayerPlan, Model, Tensor, Unit
 from hsplan.families.schedule import owners_by_schedule
 from hsplan.spec import Loaded
@@ -22,7 +22,7 @@ __all__ = [
     "layer_plan", "read_model", "unit_counts",
 ]  # fmt: skip
 
-FAMILIES: tuple[ModuleType, ...] = (deepseek, longcat)
+FAMILIES: tuple[ModuleType, ...] = (deepseek, longcat, deepseek_v4, minimax_m3)
 BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.ARCHITECTURES}
 
 

@@ -71,7 +71,7 @@ class Compressed(msgspec.Struct, frozen=True, kw_only=True):
     Compressed KV, DeepSeek-V4: one latent entry of `head_dim` for each `ratios[layer]` tokens (0: none), and a window.
 
     `entries` is the length of compress_ratios as written, draft layers included. `sources` are the layers whose
-    entries of ratio 1 and 2 the layers after them read.
+    entries of ratio 1 and 2 the layers after them read; `groups` those of the output projection, None when not said.
     """
 
     ratios: tuple[int, ...]
@@ -79,6 +79,7 @@ class Compressed(msgspec.Struct, frozen=True, kw_only=True):
     window: int
     head_dim: int
     sources: tuple[int, ...] = ()
+    groups: int | None = None
 
     @property
     def words(self) -> str:
