@@ -134,7 +134,7 @@ def _verdict(
         reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
         return reason, lambda: MORE_ROOM
     if pools.start_fails:
-        return pools.start_fails, lambda: MORE_ROOM
+        return pools.start_fails, lambda: pools.start_needs
     if pools.tokens.best == 0:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:

@@ -79,7 +79,7 @@ def _row(name: str, shown: ModelView) -> list[str]:
     deployment = shown.loaded.spec.deployment
     return [
         name,
-        re.sub("(For)?(CausalLM|ConditionalGeneration)$", "", shown.model.architecture),
+        re.sub("(Sparse)?(For)?(CausalLM|ConditionalGeneration)$", "", shown.model.architecture),
         str(len(shown.plan.pattern)),
         str(len(shown.plan.owner_ids)),
         str(shown.plan.skip_layers),

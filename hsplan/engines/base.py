@@ -175,8 +175,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     `tokens` are device tokens (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
     `hot_pool_tokens` in all. `window_requests` is what a pool of sliding windows holds, None without one.
-    `start_fails` says why the engine does not start with these pools, empty when it does. `buffers` gives the tensors
-    behind the lines that have any.
+    `start_fails` says why the engine does not start with these pools, empty when it does, and `start_needs` what
+    would help. `buffers` gives the tensors behind the lines that have any.
     """
 
     tokens: Interval
@@ -191,6 +191,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     hot_pool_tokens: int = 0
     window_requests: int | None = None
     start_fails: str = ""
+    start_needs: str = ""
     compressed: CompressedPools | None = None
     lines: tuple[Line, ...] = ()
     buffers: Callable[[], tuple[Buffer, ...]] = tuple

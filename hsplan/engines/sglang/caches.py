@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from hsplan.engines.sglang.block_sparse import BlockSparseCache
 from hsplan.engines.sglang.cache import Cache
+from hsplan.engines.sglang.compressed import CompressedCache
 from hsplan.engines.sglang.latent import LatentCache
 
 CACHES: dict[str, Cache] = {
     "deepseek": LatentCache(),
     "longcat": LatentCache(),
+    "deepseek_v4": CompressedCache(),
+    "minimax_m3": BlockSparseCache(),
 }

@@ -208,12 +208,12 @@ def _group_index_bytes(tensor: Tensor, shards: Shards) -> int:
     return per_matrix * ceil_div(tensor.count, shards.ep)
 
 
-def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu) -> int:
-    """One owner layer's indexer on one rank: replicated."""
+def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu, shards: Shards) -> int:
+    """One owner layer's indexer on one rank: replicated, but for queries that go with KV heads."""
     if model.inventory is None:
         return 0
     owner = [tensor for tensor in model.inventory.tensors if tensor.unit == "owner"]
-    return sum(matrix_bytes(_engine_format(t, model, formats, gpu, 0), t.rows, t.cols) for t in owner)
+    return sum(_tensor_rank_bytes(t, _engine_format(t, model, formats, gpu, 0), shards) for t in owner)
 
 
 def _fullest(
@@ -287,7 +287,7 @@ def _from_inventory(
         draft += _draft_extras(inventory.tensors, model, gpu, shards, formats, draft_layers)
     return RankWeights(
         base=sum(groups.values()),
-        indexer=_indexer_bytes(model, formats, gpu),
+        indexer=_indexer_bytes(model, formats, gpu, shards),
         draft=draft,
         exact=False,
         formula=_formula(groups),

@@ -1,0 +1,322 @@
+"""
+DeepSeek-V4 and V4.1: what the engine refuses, the entry it stores, and the pools it allocates.
+
+Sources: deepseek_v4_hook.py, hisparse_hook.py, deepseek_v4_memory_pool.py, deepseek_v4_compress_state.py of 0.5.17 to
+0.5.23. Sizes of the pools are in compressed_sizes.py, their bytes in compressed_lines.py and compressed_buffers.py.
+"""
+
+from __future__ import annotations
+
+from hsplan.engines.base import Budget, Buffer, CompressedPools, Interval, Launch, Layout, Pools, Row, Scenario, Step
+from hsplan.engines.sglang.budget import budget_of
+from hsplan.engines.sglang.buffers import request_buffers
+from hsplan.engines.sglang.compressed_buffers import compressed_buffers, swap_buffers
+from hsplan.engines.sglang.compressed_lines import compressed_lines, host_pool, swap_lines, swap_of
+from hsplan.engines.sglang.compressed_sizes import (
+    ENTRIES,
+    FIRST_RELEASE,
+    PAGE,
+    Sizing,
+    full_rate,
+    has_may_rule,
+    pools_of_tokens,
+    requests_priced,
+    sizing_of,
+    tokens_of,
+    window_rate,
+)
+from hsplan.engines.sglang.fraction import draft_tokens
+from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, HotBuffer, Offloaded, hot_buffer, offload_notes
+from hsplan.engines.sglang.launch import Ranks
+from hsplan.engines.sglang.memory import WORKSPACE_BYTES, after_pool_lines
+from hsplan.engines.sglang.releases import Release
+from hsplan.engines.sglang.requests import Requests, is_speculative, requests_of
+from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.families import Compressed, Model
+from hsplan.hardware import Gpu
+from hsplan.spec import Deployment, Loaded
+from hsplan.units import floor_to
+
+BACKENDS = ("flashmla", "trtllm")
+HOT_BUFFER_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
+SWAP_PAGE = PAGE // 4
+LAUNCHER_REQUESTS = 256
+# The most draft tokens that a ring of ratio 4 keeps under speculation: 16 rows less a window of 8, and 2.
+MOST_DRAFTS = 10
+
+
+class CompressedCache:
+    """DeepSeek-V4: pools of windows, of entries by ratio, of index keys and of compressor state."""
+
+    def check(self, loaded: Loaded, model: Model, gpu: Gpu, release: Release, ranks: Ranks) -> list[str]:
+        """Raise InputError or UnsupportedError for what cannot run; return notes."""
+        problem = _unsupported(loaded, model, gpu, release, ranks)
+        if problem is not None:
+            raise UnsupportedError(problem)
+        deployment = loaded.spec.deployment
+        if deployment.page_size not in ("auto", PAGE):
+            what = f"page_size {deployment.page_size}: SGLang asserts pages of {PAGE} for DeepSeek-V4"
+            raise InputError(Problem(where=loaded.where("deployment.page_size"), what=what, remedy="leave it to auto"))
+        if deployment.dp_attention > 1 and deployment.chunked_prefill_size != "auto":
+            note = "chunked_prefill_size is taken as that of one rank; SGLang's launcher divides a given one by "
+            return [note + "dp_attention, and the window pool is then smaller"]
+        return []
+
+    def row(
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+    ) -> Row | str:
+        """The entry that is stored, or why the engine does not start with HiSparse."""
+        assert isinstance(model.kv, Compressed)  # noqa: S101
+        given = deployment.attention_backend
+        backend = _backend(model.kv, gpu, deployment, attention_tp) if given == "auto" else given
+        reason = _hisparse_refused(model.kv, deployment, backend) if offload else None
+        kind = {"trtllm": "v4_uniform", "flashmla_mega": "v41"}.get(backend, "v4_packed")
+        stored = ENTRIES[kind].bytes
+        charged = stored if release.has("v4_window_cap") else ENTRIES["v4_packed"].bytes
+        return reason or Row(
+            format=kind,
+            bytes=stored,
+            charged_bytes=charged,
+            attention_backend=backend,
+            kv_cache_dtype="fp8_e4m3",
+            page_tokens=PAGE,
+        )
+
+    def prefill_graph_mib(self, model: Model, release: Release, deployment: Deployment, chunk_tokens: int) -> int:  # noqa: ARG002
+        """None: SGLang switches prefill graphs off for DeepSeek-V4."""
+        return 0
+
+    def layout(self, launch: Launch, scenario: Scenario, row: Row) -> Layout | Problem:
+        """The stage that holds the fewest tokens; there is no one rate a token."""
+        if scenario.offload:
+            buffer = _buffer(launch)
+            if isinstance(buffer, Problem):
+                return buffer
+        best = budget_of(launch, scenario).kv_bytes.best
+        sizings = {stage: sizing_of(launch, scenario, row, stage) for stage in launch.plan.stages}
+        stage = min(sizings, key=lambda found: tokens_of(sizings[found], best))
+        shape = sizings[stage].shape
+        return Layout(
+            row=row,
+            rates=None,
+            stage=stage,
+            index_layers=shape.c4 + shape.c2 + shape.c1,
+            explain=lambda: _rate_steps(launch, sizings[stage]),
+        )
+
+    def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
+        """Tokens of the stage with the fewest, and the pools of that stage."""
+        deployment, release = launch.loaded.spec.deployment, launch.release
+        sizings = [sizing_of(launch, scenario, layout.row, stage) for stage in launch.plan.stages]
+        tokens = _tokens(sizings, budget.kv_bytes, deployment.max_total_tokens)
+        sizing = sizing_of(launch, scenario, layout.row, layout.stage)
+        priced = requests_priced(sizing, budget.kv_bytes.best)
+        found = pools_of_tokens(sizing, tokens.best, priced)
+        requests = requests_of(
+            deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=PAGE
+        )
+        offloaded = _offloaded(launch, sizing, requests, tokens.best) if scenario.offload else Offloaded()
+        workspace = WORKSPACE_BYTES if layout.row.attention_backend == "trtllm" else 0
+        fails, needs = _start_fails(sizing, found, tokens.best, budget.kv_bytes.best)
+
+        def buffers() -> tuple[Buffer, ...]:
+            pool = compressed_buffers(launch, sizing, found, requests, tokens.best)
+            swapped = swap_buffers(launch, sizing, _slots(launch), requests, tokens.best) if scenario.offload else ()
+            return (*pool, *swapped, *request_buffers(requests))
+
+        return Pools(
+            tokens=tokens,
+            logical_tokens=tokens.best,
+            request_cap=requests.cap,
+            max_request_tokens=min(tokens.best, launch.context_len),
+            page_tokens=PAGE,
+            host_tokens=offloaded.host_tokens,
+            host_bytes=offloaded.host_bytes,
+            host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
+            hot_buffer_tokens=offloaded.hot_tokens,
+            hot_pool_tokens=found.c4_tokens if scenario.offload else 0,
+            window_requests=_window_requests(launch, sizing, found),
+            start_fails=fails,
+            start_needs=needs,
+            compressed=found,
+            lines=(
+                *compressed_lines(launch, sizing, found, requests, tokens.best),
+                *offloaded.lines,
+                *after_pool_lines(launch, requests, layout, scenario, workspace=workspace),
+            ),
+            buffers=buffers,
+            explain=lambda: _token_steps(launch, sizing, found, budget, requests, tokens.best, priced),
+            notes=(*offloaded.notes, *_notes(launch, found, priced)),
+        )
+
+
+def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release, ranks: Ranks) -> Problem | None:
+    deployment, kv = loaded.spec.deployment, model.kv
+    assert isinstance(kv, Compressed)  # noqa: S101
+    if release.date < FIRST_RELEASE and not has_may_rule(release):
+        what = f"how SGLang {release.name} sizes DeepSeek-V4 is not known"
+        remedy = "known: 0.5.17 to 0.5.23, and main builds of May 2026"
+        return Problem(where=loaded.where("deployment.release"), what=what, remedy=remedy)
+    if model.shares_keys and not release.has("v41"):
+        what = f"how SGLang {release.name} sizes DeepSeek-V4.1 is not known"
+        return Problem(where=loaded.where("deployment.release"), what=what, remedy="known: 0.5.23")
+    if gpu.rocm:
+        what = "DeepSeek-V4 on ROCm keeps another layout (unified KV), which hsplan does not know"
+        return Problem(where=loaded.where("deployment.gpu"), what=what)
+    if (kv.head_dim, model.qk_rope_head_dim, model.index_head_dim) != (512, 64, 128):
+        what = "the engine asserts head_dim 512, qk_rope_head_dim 64 and index_head_dim 128"
+        return Problem(where=loaded.where("model.head_dim"), what=what)
+    if deployment.kv_cache_dtype == "bfloat16":
+        where = loaded.where("deployment.kv_cache_dtype")
+        return Problem(where=where, what="DeepSeek-V4's pool is fp8 in SGLang", remedy="leave it to auto")
+    for key in ("cp", "dcp"):
+        if getattr(deployment, key) > 1:
+            return Problem(where=loaded.where(f"deployment.{key}"), what=f"{key} with DeepSeek-V4 is not modelled")
+    if kv.groups is not None and kv.groups % ranks.attention_tp:
+        what = f"{kv.groups} output groups cannot be divided over {ranks.attention_tp} attention ranks"
+        return Problem(where=loaded.where("deployment.tp"), what=what, remedy="use fewer, or dp_attention")
+    if is_speculative(deployment) and draft_tokens(deployment) > MOST_DRAFTS:
+        what = f"{draft_tokens(deployment)} draft tokens, but the state ring of ratio 4 keeps {MOST_DRAFTS}"
+        return Problem(where=loaded.where("deployment.num_speculative_tokens"), what=what)
+    return _backend_refused(loaded, gpu, release)
+
+
+def _backend_refused(loaded: Loaded, gpu: Gpu, release: Release) -> Problem | None:
+    """`apply_deepseek_v4_defaults`: what trtllm needs."""
+    deployment, where = loaded.spec.deployment, loaded.where("deployment.attention_backend")
+    backend = deployment.attention_backend
+    if backend not in ("auto", *BACKENDS):
+        what = f"{backend} is no backend of DeepSeek-V4 in SGLang"
+        return Problem(where=where, what=what, remedy="known: " + ", ".join(BACKENDS))
+    if backend != "trtllm":
+        return None
+    if not release.has("v4_trtllm"):
+        return Problem(where=where, what=f"SGLang {release.name} has no trtllm for DeepSeek-V4", remedy="from 0.5.20")
+    if gpu.capability not in (100, 103):
+        return Problem(where=where, what="trtllm for DeepSeek-V4 needs SM100 or SM103", remedy="leave it to auto")
+    if deployment.disaggregation:
+        return Problem(where=where, what="trtllm for DeepSeek-V4 does not run with PD disaggregation")
+    return None
+
+
+def _backend(kv: Compressed, gpu: Gpu, deployment: Deployment, attention_tp: int) -> str:
+    """flashmla; its mega kernel for V4.1 on SM100 where attention is not tensor-parallel, or on a PD node."""
+    low = any(ratio in {1, 2} for ratio in kv.ratios)
+    alone = attention_tp == 1 or deployment.disaggregation is not None
+    return "flashmla_mega" if low and gpu.capability in (100, 103) and alone else "flashmla"
+
+
+def _hisparse_refused(kv: Compressed, deployment: Deployment, backend: str) -> str | None:
+    if 4 not in kv.ratios:
+        return "HiSparse moves the entries of ratio 4, and the model has none"
+    if backend == "trtllm":
+        return "trtllm for DeepSeek-V4 does not run with HiSparse"
+    if deployment.hierarchical_cache:
+        return "HiSparse needs the radix cache off, HiCache needs it on"
+    if is_speculative(deployment):
+        return "HiSparse with speculation runs on DSA models only"
+    return None
+
+
+def _buffer(launch: Launch) -> HotBuffer | Problem:
+    top_k = launch.model.index_topk or 0
+    return hot_buffer(launch.loaded, launch.release, SWAP_PAGE, top_k=top_k, default=HOT_BUFFER_SLOTS)
+
+
+def _slots(launch: Launch) -> int:
+    buffer = _buffer(launch)
+    assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
+    return buffer.slots
+
+
+def _tokens(sizings: list[Sizing], budget: Interval, most: int | None) -> Interval:
+    """Tokens of the stage with the fewest; more budget can mean more requests to keep state for, so ends may cross."""
+
+    def of(budget_bytes: int) -> int:
+        tokens = min(tokens_of(sizing, budget_bytes) for sizing in sizings)
+        return tokens if most is None else floor_to(min(tokens, most), PAGE)
+
+    low, best, high = of(budget.low), of(budget.best), of(budget.high)
+    return Interval(min(low, best, high), best, max(low, best, high))
+
+
+def _offloaded(launch: Launch, sizing: Sizing, requests: Requests, tokens: int) -> Offloaded:
+    """Entries of ratio 4 in host memory, hot buffers and tables on the GPU."""
+    swap = swap_of(launch, sizing, _slots(launch), requests, tokens)
+    host_tokens, host_bytes = host_pool(sizing, tokens)
+    return Offloaded(
+        hot_tokens=swap.buffer.tokens,
+        host_tokens=host_tokens,
+        host_bytes=host_bytes,
+        lines=tuple(swap_lines(sizing, swap, tokens)),
+        notes=tuple(offload_notes(launch, sizing.shrink, host_bytes)),
+    )
+
+
+def _window_requests(launch: Launch, sizing: Sizing, found: CompressedPools) -> int | None:
+    """Requests of a window pool that grows with the tokens: each is admitted with its window and a page."""
+    if sizing.cap_slots is not None:
+        return None
+    return found.swa_tokens // (min(sizing.window, launch.loaded.spec.workload.context) + PAGE)
+
+
+def _start_fails(sizing: Sizing, found: CompressedPools, tokens: int, budget_bytes: int) -> tuple[str, str]:
+    """Why the engine does not start with these pools, and what would help."""
+    fixed = found.fixed_c128_state_bytes + found.fixed_c2_state_bytes + int(found.swa_fixed_bytes)
+    if tokens == 0 and 0 < budget_bytes <= fixed:
+        reason = f"windows and state of the requests take {fixed:,} B, all of the {budget_bytes:,} B for the cache"
+        return reason, "a lower max_running_requests"
+    if tokens and sizing.cap_slots is None and sizing.window + PAGE >= found.swa_tokens:
+        reason = f"a window pool of {found.swa_tokens:,} slots cannot admit one request (window and a page)"
+        return reason, "a higher swa_full_tokens_ratio"
+    return "", ""
+
+
+def _notes(launch: Launch, found: CompressedPools, priced: int) -> list[str]:
+    if launch.loaded.spec.deployment.max_running_requests != "auto" or not found.fixed_c128_state_bytes:
+        return []
+    state = f"{found.fixed_c128_state_bytes / 10**9:,.1f} GB"
+    note = f"max_running_requests is not given: the state of {priced:,} requests takes {state} before tokens. SGLang's "
+    return [note + f"launcher sets {LAUNCHER_REQUESTS} for DeepSeek-V4 then: give the number that you launch with"]
+
+
+def _rate_steps(launch: Launch, sizing: Sizing) -> tuple[Step, ...]:
+    source, shape = f"SGLang {launch.release.name}: DSV4PoolConfigurator", sizing.shape
+    layers = f"{shape.layers} layers: {shape.c4} of ratio 4, {shape.c128} of ratio 128"
+    if shape.c1 or shape.c2:
+        layers += f", {shape.c2} sources of ratio 2, {shape.c1} of ratio 1"
+    grows = "" if sizing.cap_slots is not None else f", {sizing.window_ratio:g} window slots a token in it"
+    return (
+        Step("bytes a full token", f"{layers}{grows}: {full_rate(sizing):,} B", source),
+        Step("bytes a window slot", f"{shape.layers} layers and rings of ratio 4: {window_rate(sizing):,} B", source),
+    )
+
+
+def _token_steps(
+    launch: Launch,
+    sizing: Sizing,
+    found: CompressedPools,
+    budget: Budget,
+    requests: Requests,
+    tokens: int,
+    priced: int,
+) -> tuple[Step, ...]:
+    source = f"SGLang {launch.release.name}: calculate_pool_sizes"
+    state = found.fixed_c128_state_bytes + found.fixed_c2_state_bytes
+    windows = (
+        f"{found.swa_tokens:,} = {sizing.window_ratio:g} × {tokens:,} in pages"
+        if sizing.cap_slots is None
+        else f"{sizing.cap_slots:,} for {priced:,} requests, the prefill chunks and kept prefixes"
+    )
+    fixed = f"{state:,} B of state for {priced:,} requests + {found.swa_fixed_bytes:,.0f} B of windows"
+    return (
+        Step("window slots", windows, "compute_swa_request_cap"),
+        Step("fixed bytes", fixed, source),
+        Step(
+            "full tokens",
+            f"({budget.kv_bytes.best:,} B − {state + found.swa_fixed_bytes:,.0f} B) / "
+            f"{found.bytes_per_full_token:,} B in pages of {PAGE} = {tokens:,}",
+            source,
+        ),
+        Step("request cap of a rank", requests.formula, f"SGLang {launch.release.name}: resolve_max_num_reqs"),
+    )
