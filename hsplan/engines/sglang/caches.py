@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hsplan.engines.sglang.block_sparse import BlockSparseCache
+from hsplan.engines.sglang.block_sparse.cache import BlockSparseCache
 from hsplan.engines.sglang.cache import Cache
-from hsplan.engines.sglang.compressed import CompressedCache
+from hsplan.engines.sglang.compressed.cache import CompressedCache
 from hsplan.engines.sglang.latent import LatentCache
 
 CACHES: dict[str, Cache] = {

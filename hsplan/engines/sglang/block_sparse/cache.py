@@ -1,16 +1,15 @@
 """
-MiniMax-M3: K and V of grouped heads in every layer, and a K-only index key beside sparse layers.
+MiniMax-M3 as a kind of cache: backend and row, what is refused, and the pools.
 
-Sources: minimax_m3.py (model_overrides), pool_configurator.py, MiniMaxSparseKVPool (memory_pool.py) and
+Sources: minimax_m3.py (model_overrides), memory_hook.py, MiniMaxSparseKVPool (memory_pool.py) and
 hisparse_coordinator.py of 0.5.17 to 0.5.23.
 """
 
 from __future__ import annotations
 
-import msgspec
-
-from hsplan.engines.base import Budget, Buffer, Launch, Layout, Pools, Rates, Row, Scenario, Step
-from hsplan.engines.sglang.block_sparse_pools import index_vectors, pool_buffers, pool_lines, swap_buffers, swap_lines
+from hsplan.engines.base import Budget, Buffer, Launch, Layout, Pools, Row, Scenario, Step
+from hsplan.engines.sglang.block_sparse.pools import pool_buffers, pool_lines, swap_buffers, swap_lines
+from hsplan.engines.sglang.block_sparse.rates import kv_of, rank_widths, rate_steps, stage_rates, widths_of
 from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.hisparse import (
     HOST_RESERVE_BYTES,
@@ -27,7 +26,7 @@ from hsplan.engines.sglang.pools import rates_of, ratio_of, tokens_of
 from hsplan.engines.sglang.releases import Release
 from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.errors import Problem, UnsupportedError
-from hsplan.families import BlockSparse, Model
+from hsplan.families import Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 
@@ -37,18 +36,9 @@ BACKENDS = ("fa3", "fa4", "flashinfer", "triton")
 BLOCK_PAGES = ("fa3", "fa4", "trtllm_mha")
 BLOCK = 128
 HOT_BUFFER_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048
-ITEM = {"bfloat16": 2, "fp8_e4m3": 1}
 PREFILL_SIZES = (
     *range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256),
 )  # fmt: skip
-
-
-class Widths(msgspec.Struct, frozen=True, gc=False):
-    """Bytes of a token on one rank: K and V of a layer, an index key of a sparse layer as charged and as stored."""
-
-    row: int
-    index_charged: int
-    index: int
 
 
 class BlockSparseCache:
@@ -75,7 +65,7 @@ class BlockSparseCache:
         page = deployment.page_size
         if page == "auto":
             page = BLOCK if backend in BLOCK_PAGES else 1
-        stored = _widths(model, gpu, release, dtype, backend, attention_tp).row
+        stored = rank_widths(model, gpu, release, dtype, backend, attention_tp).row
         return Row(
             format="kv_fp8" if dtype == "fp8_e4m3" else "kv_bf16",
             bytes=stored,
@@ -99,14 +89,14 @@ class BlockSparseCache:
             if isinstance(buffer, Problem):
                 return buffer
         ratio = ratio_of(launch, scenario)
-        found = {stage: _rates(launch, row, stage, ratio) for stage in launch.plan.stages}
+        found = {stage: stage_rates(launch, row, stage, ratio) for stage in launch.plan.stages}
         stage = max(found, key=lambda one: found[one].charged)
         return Layout(
             row=row,
             rates=found[stage],
             stage=stage,
             index_layers=launch.plan.owners_in(*stage),
-            explain=lambda: _rate_steps(launch, row, stage, ratio, found[stage]),
+            explain=lambda: rate_steps(launch, row, stage, ratio, found[stage]),
         )
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
@@ -140,7 +130,7 @@ class BlockSparseCache:
             hot_buffer_tokens=offloaded.hot_tokens,
             hot_pool_tokens=tokens.best if scenario.offload else 0,
             start_fails=fails,
-            start_needs=f"attention TP of {_kv(launch.model).kv_heads}",
+            start_needs=f"attention TP of {kv_of(launch.model).kv_heads}",
             lines=(
                 *pool_lines(launch, layout, widths.index, tokens.best, logical, offload=scenario.offload),
                 *offloaded.lines,
@@ -157,7 +147,7 @@ def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Pr
     if release.date < FIRST_RELEASE:
         what = f"how SGLang {release.name} sizes MiniMax-M3 is not known"
         return Problem(where=loaded.where("deployment.release"), what=what, remedy="known: 0.5.17 to 0.5.23")
-    if _kv(model).packed and gpu.capability >= 100:
+    if kv_of(model).packed and gpu.capability >= 100:
         what = "NVFP4 checkpoints of MiniMax-M3 keep packed pages on Blackwell, which hsplan does not know"
         return Problem(where=loaded.where("model.quantization_config"), what=what)
     if deployment.attention_backend not in ("auto", *BACKENDS):
@@ -172,11 +162,6 @@ def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Pr
     return None
 
 
-def _kv(model: Model) -> BlockSparse:
-    assert isinstance(model.kv, BlockSparse)  # noqa: S101
-    return model.kv
-
-
 def _backend(gpu: Gpu, dtype: str) -> str:
     """fp8 attention on SM100 needs trtllm_mha."""
     if gpu.capability in (100, 103):
@@ -184,39 +169,8 @@ def _backend(gpu: Gpu, dtype: str) -> str:
     return "fa3" if gpu.capability == 90 else "triton"
 
 
-def widths_of(launch: Launch, row: Row) -> Widths:
-    """Bytes of a token on one rank with the resolved dtype and backend."""
-    return _widths(
-        launch.model, launch.gpu, launch.release, row.kv_cache_dtype, row.attention_backend, launch.extra.attention_tp
-    )
-
-
-def _widths(model: Model, gpu: Gpu, release: Release, dtype: str, backend: str, attention_tp: int) -> Widths:
-    """Heads beyond the KV heads are copies; the index key is fp8 with fp8 attention, and on Hopper from 0.5.23 on."""
-    kv = _kv(model)
-    heads = max(1, kv.kv_heads // attention_tp)
-    fp8_attention = dtype == "fp8_e4m3" and backend == "trtllm_mha" and gpu.capability in (100, 103)
-    hopper = dtype == "fp8_e4m3" and gpu.capability == 90 and release.has("m3_fp8_index_hopper")
-    index = kv.index_dim * (1 if fp8_attention or hopper else 2)
-    charged = index if release.has("m3_index_charged") else kv.index_dim * 2
-    return Widths(2 * heads * kv.head_dim * ITEM[dtype], charged, index)
-
-
-def _rates(launch: Launch, row: Row, stage: tuple[int, int], ratio: float) -> Rates:
-    """Dense layers and index keys span the logical tokens, sparse layers the device tokens."""
-    widths, sparse, vectors = widths_of(launch, row), launch.plan.owners_in(*stage), index_vectors(launch, stage)
-    dense = stage[1] - stage[0] - sparse
-    return Rates(
-        charged=int((dense * ratio + sparse) * widths.row) + int(vectors * widths.index_charged * ratio),
-        draft=0,
-        stored_kv=int((dense * ratio + sparse) * widths.row),
-        stored_index=int(vectors * widths.index * ratio),
-        stored_draft=0,
-    )
-
-
 def _needs_more_ranks(launch: Launch) -> str:
-    heads = _kv(launch.model).kv_heads // launch.extra.attention_tp
+    heads = kv_of(launch.model).kv_heads // launch.extra.attention_tp
     return "" if heads <= 1 else f"SGLang asserts one KV head a rank under HiSparse, and a rank has {heads}"
 
 
@@ -250,16 +204,6 @@ def _offloaded(launch: Launch, layout: Layout, requests: Requests, logical: int,
         lines=tuple(swap_lines(layout, swap)),
         notes=tuple(offload_notes(launch, ratio, host_bytes)),
     )
-
-
-def _rate_steps(launch: Launch, row: Row, stage: tuple[int, int], ratio: float, rates: Rates) -> tuple[Step, ...]:
-    widths, sparse = widths_of(launch, row), launch.plan.owners_in(*stage)
-    dense, times = stage[1] - stage[0] - sparse, f" × {ratio:g}" if ratio != 1 else ""
-    formula = (
-        f"{widths.row} × ({dense} dense{times} + {sparse} sparse layers) + "
-        f"{widths.index_charged} × {index_vectors(launch, stage)} index keys{times} = {rates.charged:,}"
-    )
-    return (Step("cell, bytes per token", formula, f"SGLang {launch.release.name}: pool_configurator.py"),)
 
 
 def _token_steps(

@@ -1,48 +1,34 @@
 """
-DeepSeek-V4 and V4.1: what the engine refuses, the entry it stores, and the pools it allocates.
+DeepSeek-V4 and V4.1 as a kind of cache: the entry that is stored, the stage that binds, and the pools.
 
-Sources: deepseek_v4_hook.py, hisparse_hook.py, deepseek_v4_memory_pool.py, deepseek_v4_compress_state.py of 0.5.17 to
-0.5.23. Sizes of the pools are in compressed_sizes.py, their bytes in compressed_lines.py and compressed_buffers.py.
+Sources: deepseek_v4_memory_pool.py, kv_cache_configurator.py and hisparse_coordinator.py of 0.5.17 to 0.5.23.
 """
 
 from __future__ import annotations
 
-from hsplan.engines.base import Budget, Buffer, CompressedPools, Interval, Launch, Layout, Pools, Row, Scenario, Step
+from hsplan.engines.base import Budget, Buffer, CompressedPools, Interval, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.buffers import request_buffers
-from hsplan.engines.sglang.compressed_buffers import compressed_buffers, swap_buffers
-from hsplan.engines.sglang.compressed_lines import compressed_lines, host_pool, swap_lines, swap_of
-from hsplan.engines.sglang.compressed_sizes import (
-    ENTRIES,
-    FIRST_RELEASE,
-    PAGE,
-    Sizing,
-    full_rate,
-    has_may_rule,
-    pools_of_tokens,
-    requests_priced,
-    sizing_of,
-    tokens_of,
-    window_rate,
-)
-from hsplan.engines.sglang.fraction import draft_tokens
+from hsplan.engines.sglang.compressed.buffers import compressed_buffers, swap_buffers
+from hsplan.engines.sglang.compressed.lines import compressed_lines, host_pool, swap_lines, swap_of
+from hsplan.engines.sglang.compressed.rates import pools_of_tokens, requests_priced, tokens_of
+from hsplan.engines.sglang.compressed.rules import backend_of, hisparse_refused, unsupported
+from hsplan.engines.sglang.compressed.sizing import ENTRIES, PAGE, Sizing, sizing_of
+from hsplan.engines.sglang.compressed.steps import rate_steps, token_steps
 from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, HotBuffer, Offloaded, hot_buffer, offload_notes
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.memory import WORKSPACE_BYTES, after_pool_lines
 from hsplan.engines.sglang.releases import Release
-from hsplan.engines.sglang.requests import Requests, is_speculative, requests_of
+from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Compressed, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 from hsplan.units import floor_to
 
-BACKENDS = ("flashmla", "trtllm")
 HOT_BUFFER_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
 SWAP_PAGE = PAGE // 4
 LAUNCHER_REQUESTS = 256
-# The most draft tokens that a ring of ratio 4 keeps under speculation: 16 rows less a window of 8, and 2.
-MOST_DRAFTS = 10
 
 
 class CompressedCache:
@@ -50,7 +36,7 @@ class CompressedCache:
 
     def check(self, loaded: Loaded, model: Model, gpu: Gpu, release: Release, ranks: Ranks) -> list[str]:
         """Raise InputError or UnsupportedError for what cannot run; return notes."""
-        problem = _unsupported(loaded, model, gpu, release, ranks)
+        problem = unsupported(loaded, model, gpu, release, ranks)
         if problem is not None:
             raise UnsupportedError(problem)
         deployment = loaded.spec.deployment
@@ -68,8 +54,8 @@ class CompressedCache:
         """The entry that is stored, or why the engine does not start with HiSparse."""
         assert isinstance(model.kv, Compressed)  # noqa: S101
         given = deployment.attention_backend
-        backend = _backend(model.kv, gpu, deployment, attention_tp) if given == "auto" else given
-        reason = _hisparse_refused(model.kv, deployment, backend) if offload else None
+        backend = backend_of(model.kv, gpu, deployment, attention_tp) if given == "auto" else given
+        reason = hisparse_refused(model.kv, deployment, backend) if offload else None
         kind = {"trtllm": "v4_uniform", "flashmla_mega": "v41"}.get(backend, "v4_packed")
         stored = ENTRIES[kind].bytes
         charged = stored if release.has("v4_window_cap") else ENTRIES["v4_packed"].bytes
@@ -101,7 +87,7 @@ class CompressedCache:
             rates=None,
             stage=stage,
             index_layers=shape.c4 + shape.c2 + shape.c1,
-            explain=lambda: _rate_steps(launch, sizings[stage]),
+            explain=lambda: rate_steps(launch, sizings[stage]),
         )
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
@@ -145,77 +131,9 @@ class CompressedCache:
                 *after_pool_lines(launch, requests, layout, scenario, workspace=workspace),
             ),
             buffers=buffers,
-            explain=lambda: _token_steps(launch, sizing, found, budget, requests, tokens.best, priced),
+            explain=lambda: token_steps(launch, sizing, found, budget, requests, tokens.best, priced),
             notes=(*offloaded.notes, *_notes(launch, found, priced)),
         )
-
-
-def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release, ranks: Ranks) -> Problem | None:
-    deployment, kv = loaded.spec.deployment, model.kv
-    assert isinstance(kv, Compressed)  # noqa: S101
-    if release.date < FIRST_RELEASE and not has_may_rule(release):
-        what = f"how SGLang {release.name} sizes DeepSeek-V4 is not known"
-        remedy = "known: 0.5.17 to 0.5.23, and main builds of May 2026"
-        return Problem(where=loaded.where("deployment.release"), what=what, remedy=remedy)
-    if model.shares_keys and not release.has("v41"):
-        what = f"how SGLang {release.name} sizes DeepSeek-V4.1 is not known"
-        return Problem(where=loaded.where("deployment.release"), what=what, remedy="known: 0.5.23")
-    if gpu.rocm:
-        what = "DeepSeek-V4 on ROCm keeps another layout (unified KV), which hsplan does not know"
-        return Problem(where=loaded.where("deployment.gpu"), what=what)
-    if (kv.head_dim, model.qk_rope_head_dim, model.index_head_dim) != (512, 64, 128):
-        what = "the engine asserts head_dim 512, qk_rope_head_dim 64 and index_head_dim 128"
-        return Problem(where=loaded.where("model.head_dim"), what=what)
-    if deployment.kv_cache_dtype == "bfloat16":
-        where = loaded.where("deployment.kv_cache_dtype")
-        return Problem(where=where, what="DeepSeek-V4's pool is fp8 in SGLang", remedy="leave it to auto")
-    for key in ("cp", "dcp"):
-        if getattr(deployment, key) > 1:
-            return Problem(where=loaded.where(f"deployment.{key}"), what=f"{key} with DeepSeek-V4 is not modelled")
-    if kv.groups is not None and kv.groups % ranks.attention_tp:
-        what = f"{kv.groups} output groups cannot be divided over {ranks.attention_tp} attention ranks"
-        return Problem(where=loaded.where("deployment.tp"), what=what, remedy="use fewer, or dp_attention")
-    if is_speculative(deployment) and draft_tokens(deployment) > MOST_DRAFTS:
-        what = f"{draft_tokens(deployment)} draft tokens, but the state ring of ratio 4 keeps {MOST_DRAFTS}"
-        return Problem(where=loaded.where("deployment.num_speculative_tokens"), what=what)
-    return _backend_refused(loaded, gpu, release)
-
-
-def _backend_refused(loaded: Loaded, gpu: Gpu, release: Release) -> Problem | None:
-    """`apply_deepseek_v4_defaults`: what trtllm needs."""
-    deployment, where = loaded.spec.deployment, loaded.where("deployment.attention_backend")
-    backend = deployment.attention_backend
-    if backend not in ("auto", *BACKENDS):
-        what = f"{backend} is no backend of DeepSeek-V4 in SGLang"
-        return Problem(where=where, what=what, remedy="known: " + ", ".join(BACKENDS))
-    if backend != "trtllm":
-        return None
-    if not release.has("v4_trtllm"):
-        return Problem(where=where, what=f"SGLang {release.name} has no trtllm for DeepSeek-V4", remedy="from 0.5.20")
-    if gpu.capability not in (100, 103):
-        return Problem(where=where, what="trtllm for DeepSeek-V4 needs SM100 or SM103", remedy="leave it to auto")
-    if deployment.disaggregation:
-        return Problem(where=where, what="trtllm for DeepSeek-V4 does not run with PD disaggregation")
-    return None
-
-
-def _backend(kv: Compressed, gpu: Gpu, deployment: Deployment, attention_tp: int) -> str:
-    """flashmla; its mega kernel for V4.1 on SM100 where attention is not tensor-parallel, or on a PD node."""
-    low = any(ratio in {1, 2} for ratio in kv.ratios)
-    alone = attention_tp == 1 or deployment.disaggregation is not None
-    return "flashmla_mega" if low and gpu.capability in (100, 103) and alone else "flashmla"
-
-
-def _hisparse_refused(kv: Compressed, deployment: Deployment, backend: str) -> str | None:
-    if 4 not in kv.ratios:
-        return "HiSparse moves the entries of ratio 4, and the model has none"
-    if backend == "trtllm":
-        return "trtllm for DeepSeek-V4 does not run with HiSparse"
-    if deployment.hierarchical_cache:
-        return "HiSparse needs the radix cache off, HiCache needs it on"
-    if is_speculative(deployment):
-        return "HiSparse with speculation runs on DSA models only"
-    return None
 
 
 def _buffer(launch: Launch) -> HotBuffer | Problem:
@@ -278,45 +196,3 @@ def _notes(launch: Launch, found: CompressedPools, priced: int) -> list[str]:
     state = f"{found.fixed_c128_state_bytes / 10**9:,.1f} GB"
     note = f"max_running_requests is not given: the state of {priced:,} requests takes {state} before tokens. SGLang's "
     return [note + f"launcher sets {LAUNCHER_REQUESTS} for DeepSeek-V4 then: give the number that you launch with"]
-
-
-def _rate_steps(launch: Launch, sizing: Sizing) -> tuple[Step, ...]:
-    source, shape = f"SGLang {launch.release.name}: DSV4PoolConfigurator", sizing.shape
-    layers = f"{shape.layers} layers: {shape.c4} of ratio 4, {shape.c128} of ratio 128"
-    if shape.c1 or shape.c2:
-        layers += f", {shape.c2} sources of ratio 2, {shape.c1} of ratio 1"
-    grows = "" if sizing.cap_slots is not None else f", {sizing.window_ratio:g} window slots a token in it"
-    return (
-        Step("bytes a full token", f"{layers}{grows}: {full_rate(sizing):,} B", source),
-        Step("bytes a window slot", f"{shape.layers} layers and rings of ratio 4: {window_rate(sizing):,} B", source),
-    )
-
-
-def _token_steps(
-    launch: Launch,
-    sizing: Sizing,
-    found: CompressedPools,
-    budget: Budget,
-    requests: Requests,
-    tokens: int,
-    priced: int,
-) -> tuple[Step, ...]:
-    source = f"SGLang {launch.release.name}: calculate_pool_sizes"
-    state = found.fixed_c128_state_bytes + found.fixed_c2_state_bytes
-    windows = (
-        f"{found.swa_tokens:,} = {sizing.window_ratio:g} × {tokens:,} in pages"
-        if sizing.cap_slots is None
-        else f"{sizing.cap_slots:,} for {priced:,} requests, the prefill chunks and kept prefixes"
-    )
-    fixed = f"{state:,} B of state for {priced:,} requests + {found.swa_fixed_bytes:,.0f} B of windows"
-    return (
-        Step("window slots", windows, "compute_swa_request_cap"),
-        Step("fixed bytes", fixed, source),
-        Step(
-            "full tokens",
-            f"({budget.kv_bytes.best:,} B − {state + found.swa_fixed_bytes:,.0f} B) / "
-            f"{found.bytes_per_full_token:,} B in pages of {PAGE} = {tokens:,}",
-            source,
-        ),
-        Step("request cap of a rank", requests.formula, f"SGLang {launch.release.name}: resolve_max_num_reqs"),
-    )

@@ -11,17 +11,15 @@ from collections.abc import Iterator
 
 from hsplan.engines.base import CompressedPools, Launch, Line
 from hsplan.engines.sglang.cell import INDEX_BYTES
-from hsplan.engines.sglang.compressed_sizes import (
+from hsplan.engines.sglang.compressed.rates import (
     INDEX_VALUES,
     LOW_INDEX_BYTES,
     LOW_INDEX_PAGE,
-    PAGE,
     STATE_VALUE_BYTES,
-    Entry,
-    Sizing,
     low_index_pages,
     state_rows,
 )
+from hsplan.engines.sglang.compressed.sizing import PAGE, Entry, Sizing
 from hsplan.engines.sglang.hisparse import HotBuffer, SwapTables, host_line, table_lines
 from hsplan.engines.sglang.requests import Requests
 from hsplan.units import ceil_div

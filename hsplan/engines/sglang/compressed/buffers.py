@@ -1,4 +1,4 @@
-"""The tensors of DeepSeek-V4's pools, by the shapes that SGLang allocates; sources as in compressed_lines.py."""
+"""The tensors of DeepSeek-V4's pools, by the shapes that SGLang allocates; sources as in lines.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hsplan.engines.base import Buffer, CompressedPools, Launch
 from hsplan.engines.sglang.buffers import map_buffer, table_buffers
-from hsplan.engines.sglang.compressed_sizes import Sizing
+from hsplan.engines.sglang.compressed.sizing import Sizing
 from hsplan.engines.sglang.requests import Requests
 from hsplan.units import ceil_div
 
