@@ -79,7 +79,7 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
         case "host":
             return "more host memory on a node"
         case _ if not scenario.offload:
-            offload = "offload, " if launch.model.index_topk is not None else ""
+            offload = "offload, " if launch.can_offload else ""
             return f"{offload}more ranks, or a higher mem_fraction"
         case _ if limits["hot_buffer"] > limits["gpu"]:
             memory = " and more host memory" if "host" in limits else ""

@@ -200,7 +200,11 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """A deployment with every rank and release question answered; `extra` holds the engine's own answers."""
+    """
+    A deployment with every rank and release question answered; `extra` holds the engine's own answers.
+
+    `can_offload`: whether some choice of the offload flags starts.
+    """
 
     loaded: Loaded
     model: Model
@@ -213,6 +217,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     context_len: int
     notes: tuple[str, ...]
     not_modelled: tuple[str, ...]
+    can_offload: bool = True
     extra: Any
 
 

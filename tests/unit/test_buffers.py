@@ -28,6 +28,7 @@ PLANS = [
     ("glm-5.3-fp8", {"disaggregation": "decode", "max_running_requests": 16}),
     ("glm-5.2-nvfp4", {"gpu": "gb300", "tp": 4, "engine": "sglang@0.5.17", "kv_budget": "134.127GiB"}),
     ("deepseek-v4-flash", {}),
+    ("deepseek-v4-flash", {"swa_full_tokens_ratio": None}),
     ("deepseek-v4-flash", {"gpu": "b300", "attention_backend": "trtllm"}),
     ("deepseek-v4-flash", {"engine": "sglang@0.5.17", "host_to_device_ratio": 4}),
     ("deepseek-v4-flash", {"engine": "sglang@0.5.20", "draft_layers": 1, "num_speculative_tokens": 3}),
@@ -72,7 +73,8 @@ def shapes(pools):
 
 def test_deepseek_v4_flash_keeps_windows_entries_keys_and_state_by_pages():
     flags = {"max_total_tokens": 256_000, "max_running_requests": 4, "max_model_len": 65_536, "radix_cache": False}
-    plan = hsplan.plan("deepseek-v4-flash", kv_budget="40GiB", chunked_prefill_size=8192, **flags)
+    windows = {"swa_full_tokens_ratio": None, "chunked_prefill_size": 8192}
+    plan = hsplan.plan("deepseek-v4-flash", kv_budget="40GiB", **flags, **windows)
     # 4 requests × (128 window + 128 eviction + 256 page + 256 step) + 2 chunks + a page = 19,712 window slots
     assert shapes(plan.scenarios["baseline"].pools) == [
         ("window KV", (78, 149_760), "uint8", 43),  # 77 pages and one to spare, 256 × 584 padded to 576

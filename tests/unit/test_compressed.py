@@ -124,7 +124,7 @@ def test_a_chunk_of_the_engines_own_is_divided_by_dp_attention_and_a_given_one_i
     own = plan_of(**keys, chunked_prefill_size="auto")
     given = plan_of(**keys)
     assert own["scenarios"]["baseline"]["compressed"]["swa_cap_tokens"] == 8 * 768 + 2 * 1_024 + 256
-    assert any("chunked_prefill_size is taken as that of one rank" in note for note in given["notes"])
+    assert any(note.startswith("chunked_prefill_size is taken as that of one rank") for note in given["notes"])
     assert not any("chunked_prefill_size" in note for note in own["notes"])
 
 
@@ -136,7 +136,28 @@ def test_state_of_ratio_128_is_taken_for_every_running_request_and_said_when_non
     # 60 GiB / 7,086.75 B are 9.09 M tokens: 4,438 requests by the engine's estimate, at most 4,096
     assert found["fixed_c128_state_bytes"] == (4_097 * 128 + 256) * 4_096 * 20
     assert found["swa_cap_tokens"] is None
-    assert any("the state of 4,096 requests takes 43.0 GB" in note and "sets 256" in note for note in plan["notes"])
+    assert any("the state of 4,096 requests takes 43.0 GB" in note for note in plan["notes"])
+    assert any("launcher sets 256" in note for note in plan["notes"])
+
+
+def test_what_the_launcher_sets_is_said_where_it_is_not_given_and_the_shipped_specs_give_it():
+    assert any("launcher sets 0.1" in note for note in plan_of()["notes"])
+    assert not any("launcher" in note for note in plan_of(swa_full_tokens_ratio=0.1)["notes"])
+    assert not any("launcher" in note for note in plan_of(DEEPSEEK_V4_1_FLASH)["notes"])  # V4.1 is left to the cap
+    assert not any("launcher" in note for note in plan_of(release="0.5.20")["notes"])  # a tenth in any case
+    for name in ("deepseek-v4-flash", "deepseek-v4-pro"):
+        plan = hsplan.plan(name).to_dict()
+        assert not any("launcher" in note for note in plan["notes"])
+        assert plan["scenarios"]["baseline"]["compressed"]["swa_cap_tokens"] is None
+
+
+def test_offload_is_advised_only_where_it_starts():
+    with_offload, without = (
+        scenario(model, kv_budget="20GiB", workload={"context": 1_000_000})["concurrency"]
+        for model in (DEEPSEEK_V4_FLASH, DEEPSEEK_V4_1_FLASH)
+    )
+    assert with_offload["lift"] == "offload, more ranks, or a higher mem_fraction"
+    assert without["lift"] == "more ranks, or a higher mem_fraction"
 
 
 def test_rates_and_fixed_bytes_are_never_blended_into_one_rate():

@@ -70,6 +70,7 @@ class SGLang:
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            can_offload=not isinstance(with_offload, str),
             extra=Extra(
                 rows=(without, with_offload),
                 memory=memory_settings(

@@ -19,6 +19,7 @@ from hsplan.spec import Deployment, Loaded, Offload
 from hsplan.units import GIB, TIB
 
 HOST_RESERVE_BYTES = 10 * GIB
+DEFAULT_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
 LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
 PIN_BYTES_PER_S = 10**9  # about 12 minutes for 700 GB in one call, TensorRT-LLM #17773
 

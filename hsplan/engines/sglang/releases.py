@@ -27,6 +27,7 @@ RELEASES = {
     "0.5.23": "2026-10-30",
 }
 LATEST = "0.5.23"
+FIRST_RELEASE = RELEASES["0.5.17"]  # the day of the first wheel that was read
 FIRST_BUILD = "2025-10-08"
 
 SWITCHES = {

@@ -12,6 +12,7 @@ from hsplan.engines.sglang.block_sparse.pools import pool_buffers, pool_lines, s
 from hsplan.engines.sglang.block_sparse.rates import kv_of, rank_widths, rate_steps, stage_rates, widths_of
 from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.hisparse import (
+    DEFAULT_SLOTS,
     HOST_RESERVE_BYTES,
     HotBuffer,
     Offloaded,
@@ -23,19 +24,18 @@ from hsplan.engines.sglang.hisparse import (
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.memory import WORKSPACE_BYTES, after_pool_lines
 from hsplan.engines.sglang.pools import rates_of, ratio_of, tokens_of
-from hsplan.engines.sglang.releases import Release
+from hsplan.engines.sglang.releases import FIRST_RELEASE, Release
 from hsplan.engines.sglang.requests import Requests, requests_of
+from hsplan.engines.sglang.rows import checkpoint_dtype
 from hsplan.errors import Problem, UnsupportedError
 from hsplan.families import Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 
-FIRST_RELEASE = "2026-08-08"  # 0.5.17
 BACKENDS = ("fa3", "fa4", "flashinfer", "triton")
 # These take the model's own blocks of 128 as pages when none is given; the others take pages of one token.
 BLOCK_PAGES = ("fa3", "fa4", "trtllm_mha")
 BLOCK = 128
-HOT_BUFFER_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048
 PREFILL_SIZES = (
     *range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256),
 )  # fmt: skip
@@ -55,7 +55,9 @@ class BlockSparseCache:
         self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
     ) -> Row | str:
         """K and V of the heads of one rank, or why the engine does not start with HiSparse."""
-        dtype = "bfloat16" if deployment.kv_cache_dtype == "auto" else deployment.kv_cache_dtype
+        dtype = deployment.kv_cache_dtype
+        if dtype == "auto":
+            dtype = checkpoint_dtype(release, model.quantization)
         given = deployment.attention_backend
         backend = _backend(gpu, dtype) if given == "auto" else given
         if offload and not release.has("m3_hisparse"):
@@ -176,7 +178,7 @@ def _needs_more_ranks(launch: Launch) -> str:
 
 def _buffer(launch: Launch, row: Row) -> HotBuffer | Problem:
     top_k = launch.model.index_topk or 0
-    return hot_buffer(launch.loaded, launch.release, row.page_tokens, top_k=top_k, default=HOT_BUFFER_SLOTS)
+    return hot_buffer(launch.loaded, launch.release, row.page_tokens, top_k=top_k, default=DEFAULT_SLOTS)
 
 
 def _swap(launch: Launch, layout: Layout, requests: Requests, logical: int) -> SwapTables:

@@ -26,6 +26,7 @@ class Widths(msgspec.Struct, frozen=True, gc=False):
 
 
 def kv_of(model: Model) -> BlockSparse:
+    """How the model's KV lies; its family always says so."""
     assert isinstance(model.kv, BlockSparse)  # noqa: S101
     return model.kv
 
@@ -62,6 +63,7 @@ def stage_rates(launch: Launch, row: Row, stage: tuple[int, int], ratio: float) 
 
 
 def rate_steps(launch: Launch, row: Row, stage: tuple[int, int], ratio: float, rates: Rates) -> tuple[Step, ...]:
+    """The cell with its numbers."""
     widths, sparse = widths_of(launch, row), launch.plan.owners_in(*stage)
     dense, times = stage[1] - stage[0] - sparse, f" × {ratio:g}" if ratio != 1 else ""
     formula = (

@@ -12,10 +12,17 @@ from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.compressed.buffers import compressed_buffers, swap_buffers
 from hsplan.engines.sglang.compressed.lines import compressed_lines, host_pool, swap_lines, swap_of
 from hsplan.engines.sglang.compressed.rates import pools_of_tokens, requests_priced, tokens_of
-from hsplan.engines.sglang.compressed.rules import backend_of, hisparse_refused, unsupported
+from hsplan.engines.sglang.compressed.rules import backend_of, hisparse_refused, launcher_notes, unsupported
 from hsplan.engines.sglang.compressed.sizing import ENTRIES, PAGE, Sizing, sizing_of
 from hsplan.engines.sglang.compressed.steps import rate_steps, token_steps
-from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, HotBuffer, Offloaded, hot_buffer, offload_notes
+from hsplan.engines.sglang.hisparse import (
+    DEFAULT_SLOTS,
+    HOST_RESERVE_BYTES,
+    HotBuffer,
+    Offloaded,
+    hot_buffer,
+    offload_notes,
+)
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.memory import WORKSPACE_BYTES, after_pool_lines
 from hsplan.engines.sglang.releases import Release
@@ -26,9 +33,7 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 from hsplan.units import floor_to
 
-HOT_BUFFER_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
 SWAP_PAGE = PAGE // 4
-LAUNCHER_REQUESTS = 256
 
 
 class CompressedCache:
@@ -43,10 +48,7 @@ class CompressedCache:
         if deployment.page_size not in ("auto", PAGE):
             what = f"page_size {deployment.page_size}: SGLang asserts pages of {PAGE} for DeepSeek-V4"
             raise InputError(Problem(where=loaded.where("deployment.page_size"), what=what, remedy="leave it to auto"))
-        if deployment.dp_attention > 1 and deployment.chunked_prefill_size != "auto":
-            note = "chunked_prefill_size is taken as that of one rank; SGLang's launcher divides a given one by "
-            return [note + "dp_attention, and the window pool is then smaller"]
-        return []
+        return launcher_notes(loaded, model, release)
 
     def row(
         self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
@@ -138,7 +140,7 @@ class CompressedCache:
 
 def _buffer(launch: Launch) -> HotBuffer | Problem:
     top_k = launch.model.index_topk or 0
-    return hot_buffer(launch.loaded, launch.release, SWAP_PAGE, top_k=top_k, default=HOT_BUFFER_SLOTS)
+    return hot_buffer(launch.loaded, launch.release, SWAP_PAGE, top_k=top_k, default=DEFAULT_SLOTS)
 
 
 def _slots(launch: Launch) -> int:
@@ -194,5 +196,4 @@ def _notes(launch: Launch, found: CompressedPools, priced: int) -> list[str]:
     if launch.loaded.spec.deployment.max_running_requests != "auto" or not found.fixed_c128_state_bytes:
         return []
     state = f"{found.fixed_c128_state_bytes / 10**9:,.1f} GB"
-    note = f"max_running_requests is not given: the state of {priced:,} requests takes {state} before tokens. SGLang's "
-    return [note + f"launcher sets {LAUNCHER_REQUESTS} for DeepSeek-V4 then: give the number that you launch with"]
+    return [f"max_running_requests is not given: the state of {priced:,} requests takes {state} before tokens"]

@@ -6,10 +6,10 @@ Sources: deepseek_v4_hook.py, hisparse_hook.py and deepseek_v4_memory_pool.py of
 
 from __future__ import annotations
 
-from hsplan.engines.sglang.compressed.sizing import FIRST_RELEASE, has_may_rule
+from hsplan.engines.sglang.compressed.sizing import has_may_rule
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.launch import Ranks
-from hsplan.engines.sglang.releases import Release
+from hsplan.engines.sglang.releases import FIRST_RELEASE, Release
 from hsplan.engines.sglang.requests import is_speculative
 from hsplan.errors import Problem
 from hsplan.families import Compressed, Model
@@ -17,6 +17,7 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 
 BACKENDS = ("flashmla", "trtllm")
+LAUNCHER_REQUESTS, LAUNCHER_RATIO = 256, 0.1  # deepseek_v4_hook.py; model_overrides/deepseek_v4.py, not for V4.1
 # The most draft tokens that a ring of ratio 4 keeps under speculation: 16 rows less a window of 8, and 2.
 MOST_DRAFTS = 10
 
@@ -89,3 +90,24 @@ def hisparse_refused(kv: Compressed, deployment: Deployment, backend: str) -> st
     if is_speculative(deployment):
         return "HiSparse with speculation runs on DSA models only"
     return None
+
+
+def launcher_notes(loaded: Loaded, model: Model, release: Release) -> list[str]:
+    """Where SGLang's launcher hands its pool code something else than what was, or was not, given."""
+    deployment, found = loaded.spec.deployment, []
+    if deployment.max_running_requests == "auto":
+        found.append(
+            f"max_running_requests is not given, and the pool code then keeps state for thousands; SGLang's launcher "
+            f"sets {LAUNCHER_REQUESTS} for DeepSeek-V4: give the number that you launch with"
+        )
+    if deployment.swa_full_tokens_ratio is None and release.has("v4_window_cap") and not model.shares_keys:
+        found.append(
+            "swa_full_tokens_ratio is not given, and the pool code then sizes windows by the request cap; SGLang's "
+            f"launcher sets {LAUNCHER_RATIO:g} for DeepSeek-V4: give the ratio that you launch with"
+        )
+    if deployment.dp_attention > 1 and deployment.chunked_prefill_size != "auto" and release.has("v4_window_cap"):
+        found.append(
+            "chunked_prefill_size is taken as that of one rank; SGLang's launcher divides it by dp_attention, and "
+            "windows by the request cap are then fewer"
+        )
+    return found

@@ -24,7 +24,6 @@ DEFAULT_WINDOW_RATIO = 0.1
 EVICTION_INTERVAL = 128  # SGLANG_SWA_EVICTION_INTERVAL
 PREFIX_TAILS = 4  # for each running request, when the radix cache is on
 MAY_2026 = ("2026-05-01", "2026-05-31")
-FIRST_RELEASE = "2026-08-08"  # 0.5.17
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
