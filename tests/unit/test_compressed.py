@@ -119,6 +119,28 @@ def test_windows_are_sized_by_the_request_cap(keys, slots):
     assert scenario(**keys)["compressed"]["swa_cap_tokens"] == slots
 
 
+def test_no_prefixes_are_kept_under_hisparse():
+    assert scenario(name="offload")["compressed"]["swa_cap_tokens"] == 65_792
+
+
+def test_state_of_ratio_128_is_kept_for_requests_in_transfer_too():
+    # 8 requests and 16 in transfer: 25 rings of 128, one more and a row, in blocks of 128
+    found = scenario(disaggregation="decode", max_running_requests=8)["compressed"]
+    assert found["fixed_c128_state_bytes"] == 3_456 * 4_096 * 20
+
+
+def test_v4_1_gives_up_the_pages_that_its_low_ratios_reserve():
+    # windows 164,096 × 23,400; state 134 rows × 4,096 B × 3 layers; entries: 256 × 585 in each of 4 layers; keys:
+    # 320 more of ratio 1 and 192 more of ratio 2 in 3 layers, × 68
+    tokens = 1_024_000
+    fixed = 164_096 * 23_400 + 134 * 4_096 * 3
+    reserved = 4 * 149_760 + 320 * 68 + 3 * 192 * 68
+    budget = fixed + tokens * 1_632.5 + reserved
+    for spare, held in ((0, tokens), (-1, tokens - 256)):
+        found = scenario(DEEPSEEK_V4_1_FLASH, kv_budget=int(budget) + spare)
+        assert found["max_total_num_tokens"] == held
+
+
 def test_a_chunk_of_the_engines_own_is_divided_by_dp_attention_and_a_given_one_is_not():
     keys = {"radix_cache": False, "dp_attention": 8}
     own = plan_of(**keys, chunked_prefill_size="auto")

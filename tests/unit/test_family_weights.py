@@ -9,6 +9,7 @@ from configs import DEEPSEEK_V4_1_FLASH, DEEPSEEK_V4_FLASH, DEEPSEEK_V4_PRO, MIN
 
 import hsplan
 from hsplan import InputError, UnsupportedError
+from hsplan.cli.modelview import view
 
 GIB = 2**30
 # Replicated parts of V4-Flash: queries and latent, norms and sinks, routers with hash tables, hyper-connections,
@@ -65,6 +66,21 @@ def test_m3_copies_kv_heads_beyond_the_fourth_rank():
     for tp in (4, 8):
         expected = sharded // tp + heads // 4 + index_and_norms + router + ROPE
         assert weights(MINIMAX_M3, "b300", tp=tp) == pytest.approx(expected, abs=4_096)
+
+
+@pytest.mark.parametrize(
+    ("spec", "main", "with_mtp"),
+    [
+        # the published core and the hash tables of 3 layers, 3 × 129,280 × 6
+        ("deepseek-v4-flash", 284_332_240_471 + 2_327_040, 290_944_616_402),
+        ("deepseek-v4-pro", 1_572_997_201_763 + 2_327_040, 1_598_837_347_742 + 2_327_040),
+        ("minimax-m3-bf16", 426_174_572_928, 426_174_572_928),
+    ],
+)
+def test_the_layers_of_a_shipped_spec_sum_up_to_the_published_parameters(spec, main, with_mtp):
+    shown = view(spec)
+    assert shown.parameters == main
+    assert shown.parameters + shown.mtp_parameters == with_mtp
 
 
 def test_output_groups_of_v4_bound_attention_ranks():
