@@ -138,6 +138,12 @@ def test_packed_nvfp4_pages_on_blackwell_are_refused_and_not_on_hopper():
     assert plan_of(model)["scenarios"]["baseline"]["bytes_per_token"]["charged"] == 45_312
 
 
+def test_hisparse_needs_sparse_layers_in_the_stage():
+    with pytest.raises(InputError, match="a stage without sparse layers"):
+        plan_of(layer_range=[0, 3], offload={})
+    assert not plan_of(layer_range=[0, 3])["scenarios"]["offload"]["available"]
+
+
 def test_a_hot_buffer_holds_the_selected_blocks():
     with pytest.raises(InputError, match="smaller than index_topk 2048"):
         plan_of(offload={"device_buffer_size": 1024})

@@ -253,6 +253,19 @@ def test_what_the_engine_or_hsplan_cannot_run_is_refused(keys, reason):
         plan_of(**keys)
 
 
+@pytest.mark.parametrize(
+    ("model", "keys", "reason"),
+    [
+        (DEEPSEEK_V4_FLASH, {"layer_range": [0, 2]}, "layers 0 to 1 store windows only"),
+        (DEEPSEEK_V4_FLASH, {"layer_range": [3, 4], "offload": {}}, "layers 3 to 3 have no entries of ratio 4"),
+        (DEEPSEEK_V4_1_FLASH, {"layer_range": [10, 20]}, "layers 10 to 19: layer 10 has no source layer in the stage"),
+    ],
+)
+def test_a_stage_that_the_engine_cannot_size_is_an_input_error(model, keys, reason):
+    with pytest.raises(InputError, match=reason):
+        plan_of(model, **keys)
+
+
 def test_v4_1_before_0_5_23_is_refused():
     with pytest.raises(UnsupportedError, match=r"how SGLang 0\.5\.22 sizes DeepSeek-V4\.1 is not known"):
         plan_of(DEEPSEEK_V4_1_FLASH, release="0.5.22")

@@ -90,6 +90,9 @@ class BlockSparseCache:
             buffer = _buffer(launch, row)
             if isinstance(buffer, Problem):
                 return buffer
+            if not all(launch.plan.owners_in(*stage) for stage in launch.plan.stages):
+                where = launch.loaded.where("deployment.layer_range")
+                return Problem(where=where, what="a stage without sparse layers has nothing for HiSparse to move")
         ratio = ratio_of(launch, scenario)
         found = {stage: stage_rates(launch, row, stage, ratio) for stage in launch.plan.stages}
         stage = max(found, key=lambda one: found[one].charged)

@@ -12,7 +12,13 @@ from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.compressed.buffers import compressed_buffers, swap_buffers
 from hsplan.engines.sglang.compressed.lines import compressed_lines, host_pool, swap_lines, swap_of
 from hsplan.engines.sglang.compressed.rates import pools_of_tokens, requests_priced, tokens_of
-from hsplan.engines.sglang.compressed.rules import backend_of, hisparse_refused, launcher_notes, unsupported
+from hsplan.engines.sglang.compressed.rules import (
+    backend_of,
+    hisparse_refused,
+    launcher_notes,
+    stage_refused,
+    unsupported,
+)
 from hsplan.engines.sglang.compressed.sizing import ENTRIES, PAGE, Sizing, sizing_of
 from hsplan.engines.sglang.compressed.steps import rate_steps, token_steps
 from hsplan.engines.sglang.hisparse import (
@@ -80,6 +86,10 @@ class CompressedCache:
             buffer = _buffer(launch)
             if isinstance(buffer, Problem):
                 return buffer
+        for stage in launch.plan.stages:
+            problem = stage_refused(launch, stage, offload=scenario.offload)
+            if problem is not None:
+                return problem
         best = budget_of(launch, scenario).kv_bytes.best
         sizings = {stage: sizing_of(launch, scenario, row, stage) for stage in launch.plan.stages}
         stage = min(sizings, key=lambda found: tokens_of(sizings[found], best))

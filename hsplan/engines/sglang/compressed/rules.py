@@ -6,6 +6,7 @@ Sources: deepseek_v4_hook.py, hisparse_hook.py and deepseek_v4_memory_pool.py of
 
 from __future__ import annotations
 
+from hsplan.engines.base import Launch
 from hsplan.engines.sglang.compressed.sizing import has_may_rule
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.launch import Ranks
@@ -89,6 +90,23 @@ def hisparse_refused(kv: Compressed, deployment: Deployment, backend: str) -> st
         return "HiSparse needs the radix cache off, HiCache needs it on"
     if is_speculative(deployment):
         return "HiSparse with speculation runs on DSA models only"
+    return None
+
+
+def stage_refused(launch: Launch, stage: tuple[int, int], *, offload: bool) -> Problem | None:
+    """What a pipeline stage lacks to start."""
+    kv, (first, end) = launch.model.kv, stage
+    assert isinstance(kv, Compressed)  # noqa: S101
+    key = "pp" if launch.loaded.spec.deployment.layer_range is None else "layer_range"
+    where, layers = launch.loaded.where(f"deployment.{key}"), f"layers {first} to {end - 1}"
+    for layer in range(first, end):
+        ratio = kv.ratios[layer]
+        if ratio in {1, 2} and not any(first <= s <= layer and kv.ratios[s] == ratio for s in kv.sources):
+            return Problem(where=where, what=f"{layers}: layer {layer} has no source layer in the stage to read from")
+    if not any(kv.ratios[first:end]):
+        return Problem(where=where, what=f"{layers} store windows only; SGLang then has no rate to divide by")
+    if offload and 4 not in kv.ratios[first:end]:
+        return Problem(where=where, what=f"{layers} have no entries of ratio 4 for HiSparse to move")
     return None
 
 
