@@ -40,7 +40,7 @@ HARMLESS = frozenset(
     norm_eps q_head_norm qk_nope_head_dim swiglu_limit v_head_dim weight_block_size
     """.split()
 )
-Ids = Annotated[tuple[int, ...], Meta(max_length=4096)]
+Ids = Annotated[tuple[Annotated[int, Meta(ge=0, le=4095)], ...], Meta(max_length=4096)]
 
 
 class Fields(msgspec.Struct, frozen=True, kw_only=True):
