@@ -9,6 +9,7 @@ from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.measurement import LinkRate, Machine, Measurement, Percentiles
 from hsplan.result import Plan
+from hsplan.units import size
 
 
 def measured(plan: Plan, found: Measurement) -> str:
@@ -33,7 +34,7 @@ def _head(plan: Plan, found: Measurement) -> str:
         wrapped(f"{found.name}: ", f"{plan.engine} {plan.launch.release.name}, {found.scenario}, "
                 f"{_machine(found.machine)}"),
         wrapped("run: ", f"{run.steps:,} steps, {run.requests:,} requests of {run.context:,} tokens, {shape}, "
-                f"rows of {run.row_bytes:,} B, hot buffers of {run.slots:,}, {gib(run.host_bytes)} GiB in host memory, "
+                f"rows of {run.row_bytes:,} B, hot buffers of {run.slots:,}, {size(run.host_bytes)} in host memory, "
                 f"{100 * (1 - run.miss_share):.1f} % of the top-k hit"),
     ]  # fmt: skip
     return "\n".join([*text, *(wrapped("scaled: ", what) for what in found.scaled)])

@@ -15,7 +15,7 @@ import shutil
 import stat
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -66,10 +66,26 @@ def write_file(path: Path, text: str) -> None:
 
     Raises InputError for folders, devices, missing permission and full disks.
     """
-    try:
+    with _refusals(path):
         target = path.expanduser().resolve()
         mode = _mode_of(target)
         _replace(target, text.encode("utf-8", "backslashreplace"), mode)
+
+
+def check_target(path: Path) -> None:
+    """Raise InputError where `write_file` would, but for full disks; nothing is left or changed."""
+    with _refusals(path):
+        target = path.expanduser().resolve()
+        _mode_of(target)
+        temporary = _temporary(target)
+        temporary.open("xb").close()
+        temporary.unlink()
+
+
+@contextlib.contextmanager
+def _refusals(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (OSError, ValueError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         remedy = "give another file, or leave out --output to print"
@@ -91,7 +107,7 @@ def _mode_of(target: Path) -> int | None:
 
 def _replace(target: Path, data: bytes, mode: int | None) -> None:
     """A temporary file in the same folder takes the place of `target` once it is on the disk."""
-    temporary = target.with_name(f".hsplan-{os.getpid()}.tmp")
+    temporary = _temporary(target)
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -104,6 +120,10 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
+
+
+def _temporary(target: Path) -> Path:
+    return target.with_name(f".hsplan-{os.getpid()}.tmp")
 
 
 def is_terminal() -> bool:

@@ -5,24 +5,27 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hsplan.cli.grid import grid_of
+from hsplan.cli.grid import Overrides, grid_of
 from hsplan.cli.measured import measured
 from hsplan.cli.options import spec_argument, spec_options
-from hsplan.cli.output import complain, emit, emit_json
+from hsplan.cli.output import check_target, complain, emit, emit_json
 from hsplan.cli.progress import progress
-from hsplan.errors import CannotRunError, InputError, Problem, nearest, shown
+from hsplan.errors import CannotRunError, HsplanError, InputError, Problem, nearest, shown
 from hsplan.gpu.faults import FAULTS, Fault
 from hsplan.measurement import Measurement
 from hsplan.planner import plan as make_plan
+from hsplan.result import Plan
 from hsplan.units import parse_bytes
 
 EXAMPLE = "Example: hsplan validate glm-5.2-fp8 --gpu --host-memory 96GiB"
 NOT_CAUGHT = 5
+_PLAN_GPU = re.compile(r"--gpu(?![\w-])")
 
 
 @functools.partial(spec_options, planned_gpu=True)
@@ -58,12 +61,15 @@ def validate(
     Without --gpu the kernels are checked at small sizes on Triton's interpreter, and nothing is measured.
     """
     options["gpu"] = options.pop("planned_gpu")
-    host_memory = _host_memory(options.pop("host_memory"))
     combinations, varying = grid_of(options)
     if varying:
         raise InputError(Problem(what="validate runs one plan", remedy="give each option once"))
+    combinations[0].pop("host_memory", None)
+    host_memory = _host_memory(options["host_memory"])
     fault = _fault(inject)
-    plan = make_plan(spec, **combinations[0])
+    plan = _plan(spec, combinations[0])
+    if output is not None:
+        check_target(output)  # now, and not after minutes of work
     _prepare(gpu=gpu)
     from hsplan.gpu.validate import validate as run  # noqa: PLC0415 - torch and triton take seconds to import
 
@@ -74,6 +80,19 @@ def validate(
     else:
         emit(measured(plan, found), output)
     _leave(found)
+
+
+def _plan(spec: str, overrides: Overrides) -> Plan:
+    """The plan; where it is wrong about its GPU, this command's name of that option is told."""
+    try:
+        return make_plan(spec, **overrides)
+    except HsplanError as error:
+        raise type(error)([_renamed(problem) for problem in error.problems]) from None
+
+
+def _renamed(problem: Problem) -> Problem:
+    where, remedy = (_PLAN_GPU.sub("--planned-gpu", text) for text in (problem.where, problem.remedy))
+    return Problem(what=problem.what, where=where, remedy=remedy)
 
 
 def _leave(found: Measurement) -> None:
@@ -116,5 +135,6 @@ def _prepare(*, gpu: bool) -> None:
     if gpu:
         # Segments of their own would round each tensor up to 2 MiB.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        os.environ.pop("TRITON_INTERPRET", None)
     else:
         os.environ["TRITON_INTERPRET"] = "1"

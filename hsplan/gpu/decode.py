@@ -89,7 +89,7 @@ class Decode:
         host_rows = (self.host_pages[:, :, None] * sizes.page_tokens + in_page).view(n, -1)[:, :context].contiguous()
         self.host_rows = host_rows.to(device)
         self.states = [self._cold_state() for _ in range(sizes.groups)]
-        self.plans = [new_plan(n, sizes.top_k, device) for _ in range(sizes.groups)]
+        self.plans = [new_plan(n, sizes.top_k, device, pool_rows=host[0].shape[0]) for _ in range(sizes.groups)]
         self.ids = torch.zeros((sizes.groups, n, sizes.top_k), dtype=torch.int32, device=device)
         self.out = torch.zeros_like(self.ids)
         self.rows = torch.arange(n, dtype=torch.int32, device=device)
@@ -241,7 +241,9 @@ class Decode:
     def _resolve(self, group: int) -> None:
         state = self.states[group]
         if self.fault == "eviction-order" and group == 0:
-            oldest = state.slot_steps[:1].argmin(1, keepdim=True)
+            # An empty slot would not show: it holds no token whose place in the order is wrong.
+            taken = torch.where(state.slot_tokens[:1] >= 0, state.slot_steps[:1], self.now)
+            oldest = taken.argmin(1, keepdim=True)
             state.slot_steps[:1].scatter_(1, oldest, self.now[None] - 1)
         swap_in.resolve(
             state, self.plans[group], self.ids[group], self.rows, self.lens, self.real, self.now, self.out[group]

@@ -41,7 +41,11 @@ class ExpectedOrder:
         return missed.sum(-1)
 
     def wrong_slots(self, slot_tokens: torch.Tensor, slot_steps: torch.Tensor) -> torch.Tensor:
-        """Slots that differ, int64 []; both int32 [groups, requests, B], in any order, token −1 for an empty slot."""
+        """
+        Places in the order of use that differ, int64 []: a missing slot shifts those behind it.
+
+        Both int32 [groups, requests, B], slots in any order, token −1 for an empty one.
+        """
         tokens, steps = slot_tokens.to(torch.int64), slot_steps.to(torch.int64)
         keys = torch.where(tokens >= 0, steps << TOKEN_BITS | tokens, _EMPTY)
         return (keys.sort(-1, descending=True).values != self._keys).sum()

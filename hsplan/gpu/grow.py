@@ -18,8 +18,10 @@ def confirm_tokens(plan: Plan, scenario: str, place: Place) -> TokenCheck:
     """
     Predict the tokens of a scenario whose budget is what the card has free now, and find how many it takes.
 
-    The budget leaves out the tables beside the pools, which are allocated with them. To the page.
+    The budget leaves out the tables beside the pools, which are allocated with them. To the page; a limit that the
+    plan sets on tokens is lifted.
     """
+    plan = replan(plan, max_total_tokens=None)
     free = place.free_bytes()
     budget = free
     for _ in range(3):  # tables and indexer weights of the scenario move the budget a little, the page hardly

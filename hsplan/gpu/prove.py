@@ -128,7 +128,7 @@ def _far_rows(row_bytes: int, place: Place, fault: Fault | None) -> Check:
 
 def _rows(decode: Decode, run: Run) -> Check:
     wrong = {layer: count for layer, count in enumerate(decode.wrong.tolist()) if count}
-    text = f"{run.rows_checked:,} rows of {run.row_bytes} B in {run.steps:,} steps and {run.layers} layers"
+    text = f"{run.rows_checked:,} rows of {run.row_bytes:,} B in {run.steps:,} steps and {run.layers} layers"
     if wrong:
         layers = ", ".join(map(str, list(wrong)[:5])) + (" …" if len(wrong) > 5 else "")
         text = f"{sum(wrong.values()):,} of {text} are wrong, in layers {layers}"

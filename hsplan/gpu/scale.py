@@ -9,7 +9,7 @@ from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.decode import Sizes
 from hsplan.planner import replan
 from hsplan.result import Plan, ScenarioPlan
-from hsplan.units import ceil_div, gib
+from hsplan.units import ceil_div, gib, size
 
 SHRINK = 0.97
 WEIGHTS = ("weights", "draft weights", "loaded before the pool")
@@ -29,7 +29,7 @@ def fitted(plan: Plan, scenario: str, *, gpu_bytes: int, host_bytes: int) -> Fit
     """
     Fewer tokens until pools and weights fit into `gpu_bytes` and the host pool into `host_bytes`.
 
-    Raises CannotRunError when not even the request tables fit.
+    Raises CannotRunError when not even the request tables, or a host pool of one page, fit.
     """
     entry, notes = plan.scenarios[scenario], []
     weights = sum(line.bytes for line in lines_of(entry) if line.name in WEIGHTS)
@@ -37,25 +37,14 @@ def fitted(plan: Plan, scenario: str, *, gpu_bytes: int, host_bytes: int) -> Fit
         notes.append(f"no room is kept for the weights, {gib(weights)}")
         weights = 0
     planned = tokens = pools_of(entry).tokens.best
-    page = pools_of(entry).page_tokens
-    while not _fits(entry, gpu_bytes - weights, host_bytes):
+    page, why = pools_of(entry).page_tokens, ""
+    while short := _short_of(entry, gpu_bytes - weights, host_bytes):
         tokens = int(tokens * SHRINK) // page * page
         if tokens == 0:
-            needed = bytes_of(pools_of(entry).buffers(), "gpu")
-            raise CannotRunError(
-                Problem(
-                    what=f"the request tables alone take {gib(needed)}, this machine has {gib(gpu_bytes)}",
-                    remedy="give a smaller --max-running-requests or --max-model-len",
-                )
-            )
-        plan = replan(plan, max_total_tokens=tokens)
+            raise CannotRunError(_too_small(entry, short, gpu_bytes - weights, host_bytes))
+        plan, why = replan(plan, max_total_tokens=tokens), short
         entry = plan.scenarios[scenario]
     if tokens < planned:
-        why = (
-            "GPU memory"
-            if bytes_of(pools_of(entry).buffers(), "host") < host_bytes * SHRINK * SHRINK
-            else "host memory"
-        )
         notes.append(f"pools of {tokens:,} device tokens instead of {planned:,}: {why} is smaller than planned")
     return Fitted(plan=plan, entry=entry, weight_bytes=weights, notes=tuple(notes))
 
@@ -83,7 +72,10 @@ def sizes_of(fit: Fitted, *, steps: int, free_bytes: int) -> tuple[Sizes, tuple[
         "GPU memory beside the pools": free_bytes // each,
     }
     binding = min(limits, key=lambda name: limits[name])
-    if limits[binding] < 1 or context < shortest:
+    if context < shortest:
+        what = f"no request of {shortest:,} tokens fits: the host pool holds {pools.host_tokens:,}"
+        raise CannotRunError(Problem(what=what, remedy="give a larger --host-memory, or fewer --steps"))
+    if limits[binding] < 1:
         what = f"no request of {shortest:,} tokens fits: {binding} holds {limits[binding]}"
         raise CannotRunError(Problem(what=what, remedy="give a larger --host-memory or a smaller --device-buffer-size"))
     notes = []
@@ -121,6 +113,22 @@ def lines_of(entry: ScenarioPlan) -> tuple[Line, ...]:
     return (*entry.budget.lines, *pools_of(entry).lines)
 
 
-def _fits(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> bool:
+def _too_small(entry: ScenarioPlan, short: str, gpu_bytes: int, host_bytes: int) -> Problem:
+    """Why not even pools of a page fit."""
     buffers = pools_of(entry).buffers()
-    return bytes_of(buffers, "gpu") <= gpu_bytes and bytes_of(buffers, "host") <= host_bytes
+    if short == "GPU memory":
+        tables = size(bytes_of(buffers, "gpu"))
+        return Problem(
+            what=f"the request tables alone take {tables}, there is room for {size(gpu_bytes)}",
+            remedy="give a smaller --max-running-requests or --max-model-len",
+        )
+    what = f"the smallest host pool takes {size(bytes_of(buffers, 'host'))}, this machine gives {size(host_bytes)}"
+    return Problem(what=what, remedy="give a larger --host-memory")
+
+
+def _short_of(entry: ScenarioPlan, gpu_bytes: int, host_bytes: int) -> str:
+    """The memory that is too small for the pools; empty when they fit."""
+    buffers = pools_of(entry).buffers()
+    if bytes_of(buffers, "gpu") > gpu_bytes:
+        return "GPU memory"
+    return "host memory" if bytes_of(buffers, "host") > host_bytes else ""

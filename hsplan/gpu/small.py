@@ -17,6 +17,7 @@ CONTEXT = 256
 REQUESTS = 2
 MOST_LAYERS = 8
 TOKENS = 320
+MOST_STEPS = 200  # the requests must be longer than a hot buffer at the first
 
 
 def small_plan(plan: Plan, scenario: str) -> ScenarioPlan:

@@ -15,7 +15,7 @@ import torch
 import triton
 
 from hsplan.engines import Line
-from hsplan.errors import CannotRunError, Problem, UnsupportedError
+from hsplan.errors import CannotRunError, InputError, Problem, UnsupportedError
 from hsplan.gpu.decode import Sizes
 from hsplan.gpu.faults import CAUGHT_BY, Fault
 from hsplan.gpu.grow import confirm_tokens
@@ -25,7 +25,7 @@ from hsplan.gpu.pools import allocated, by_shape, compared, one_layer_less, one_
 from hsplan.gpu.preflight import preflight
 from hsplan.gpu.prove import Proof, prove
 from hsplan.gpu.scale import Fitted, bytes_of, fitted, lines_of, pools_of, sizes_of
-from hsplan.gpu.small import first_layers, small_plan, small_sizes
+from hsplan.gpu.small import MOST_STEPS, first_layers, small_plan, small_sizes
 from hsplan.gpu.timing import time_steps
 from hsplan.measurement import Check, LineCheck, LinkRate, Machine, Measurement, Timing, TokenCheck
 from hsplan.result import Plan, ScenarioPlan
@@ -36,6 +36,7 @@ from hsplan_kernels.memory import HostMemoryError
 SCENARIO = "elided+offload"  # both tricks at once: index-K of owner layers, hot buffers, replayed miss plans
 GPU_STEPS = 1000
 FAULT_STEPS = 40
+LEAST_FAULT_STEPS = 4  # a row that was backed up must be read again, a slot grow old
 INTERPRETER_STEPS = 6
 WORKING_BYTES = 6 * GIB  # of the GPU, for traces, state and checks beside the pools
 LINK_ROWS = (256, 4096, 16384)
@@ -58,9 +59,13 @@ def validate(
     bytes that the host pool may take here. `fault`: a known fault to put in. `report(what, done, total)` is called
     as the work goes on. The interpreter needs TRITON_INTERPRET=1 before triton is imported.
 
-    Raises UnsupportedError for plans without a hot buffer and CannotRunError where the machine cannot run them.
+    Raises UnsupportedError for plans without a hot buffer, CannotRunError where the machine cannot run them, and
+    InputError for a fault that could not show and for steps that the interpreter cannot take.
     """
     _check_supported(plan)
+    if fault and steps is not None and steps < LEAST_FAULT_STEPS:
+        what = f"a fault may not show in {steps} steps"
+        raise InputError(Problem(where="--steps", what=what, remedy=f"give at least {LEAST_FAULT_STEPS}"))
     try:
         if gpu:
             return _on_gpu(plan, steps or (FAULT_STEPS if fault else GPU_STEPS), host_memory, fault, report)
@@ -86,12 +91,32 @@ def _check_supported(plan: Plan) -> None:
     if pools_of(entry).page_tokens != PAGE_TOKENS:
         what = f"the kernels take pages of {PAGE_TOKENS} tokens, not {pools_of(entry).page_tokens}"
         raise UnsupportedError(Problem(what=what))
+    if not _owners(plan)[0]:
+        what = "the stage begins with a layer that shares the top-k of the stage before, which is not run here"
+        raise UnsupportedError(Problem(what=what, remedy="give a --layer-range that begins with a top-k layer"))
+
+
+def _check_shows(fault: Fault | None, owners: tuple[bool, ...]) -> None:
+    if fault == "elided-layer-written" and all(owners):
+        what = f"{fault} needs a layer that shares top-k, and all {len(owners)} compute it"
+        raise InputError(Problem(where="--inject", what=what, remedy="inject another fault, or give another model"))
+
+
+def _owners(plan: Plan) -> tuple[bool, ...]:
+    """For each layer of the stage whether it computes top-k."""
+    layout = plan.scenarios[SCENARIO].layout
+    assert layout is not None  # noqa: S101 - the scenario is available
+    return plan.launch.plan.owners[slice(*layout.stage)]
 
 
 def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) -> Measurement:
     place, entry = Place("cpu"), plan.scenarios[SCENARIO]
+    if steps > MOST_STEPS:
+        what = f"the interpreter takes at most {MOST_STEPS} steps, not {steps:,}"
+        raise InputError(Problem(where="--steps", what=what, remedy="give fewer, or --gpu"))
     small = small_plan(plan, SCENARIO)
     sizes, planned = small_sizes(plan, small, steps), pools_of(small)
+    _check_shows(fault, sizes.owners)
     buffers = first_layers(planned.buffers(), sizes.owners)
     if fault == "short-pool":
         buffers = one_page_short(buffers, planned.page_tokens)
@@ -122,6 +147,7 @@ def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) ->
 
 
 def _on_gpu(plan: Plan, steps: int, host_memory: int | None, fault: Fault | None, report: Report) -> Measurement:
+    _check_shows(fault, _owners(plan))
     place = Place("cuda")
     needed = bytes_of(pools_of(plan.scenarios[SCENARIO]).buffers(), "host")
     machine = preflight(

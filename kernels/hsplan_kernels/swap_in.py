@@ -2,8 +2,10 @@
 Swap-in: resolve top-k token ids to hot-buffer rows, evict the least recently used, load the missed rows.
 
 Two launches. `resolve` runs one program a request: a token→slot map that survives between steps answers hits with K
-lookups; only when something misses, a few counting passes find the victims. `copy_planned` spreads all missed
-rows of the batch over a fixed grid and reads them from pinned host memory by pointer. No host sync, no allocation.
+lookups; only when something misses, a few passes over the slots find the victims (`victims`). `copy_planned` spreads
+all missed rows of the batch over a fixed grid and reads them from pinned host memory by pointer; where the host pool
+is large, in address order, which takes a launch more (`address_order`). Each launch is made ready while the one
+before it ends, and waits for it. No host sync, no allocation.
 
 Eviction order: step of last use, then token id, smaller first.
 """
@@ -13,14 +15,20 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hsplan_kernels.state import MissPlan, SwapState
+from hsplan_kernels import address_order
+from hsplan_kernels.address_order import close_buckets, count_in_buckets, write_order
+from hsplan_kernels.state import BUCKETS, MissPlan, SwapState
+from hsplan_kernels.victims import oldest, one_a_lane, ranks
 
-RESOLVE_WARPS = 8
+MAX_TOP_K = 2**14  # places in the top-k are int16 below −1
+RESOLVE_WARPS = 16
 SLOTS_PER_WARP = 1024
-COPY_PROGRAMS = 128
-COPY_ROWS = 4
-COPY_WARPS = 4
+CHUNK = 1024
+COPY_PROGRAMS = 128  # with 2 rows a program, the fastest of those tried on an H200
+COPY_ROWS = 2
+COPY_WARPS = 1
 
 
 def resolve(
@@ -43,8 +51,11 @@ def resolve(
     (host row −1 or past the pool) gives −1 and takes no slot. Requests no longer than B tokens are all resident.
     """
     n, k = top_k.shape
-    if k & (k - 1) or k > state.slots:
-        raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots")
+    if k & (k - 1) or k > min(state.slots, MAX_TOP_K):
+        raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots or {MAX_TOP_K}")
+    if plan.sorted_src is not None and state.host_limit > BUCKETS << plan.bucket_bits:
+        raise ValueError(f"a plan for fewer than {state.host_limit} host rows: give new_plan pool_rows")
+    warps = max(RESOLVE_WARPS, triton.next_power_of_2(state.slots) // SLOTS_PER_WARP)
     _resolve[(n,)](
         top_k,
         request_rows,
@@ -60,15 +71,40 @@ def resolve(
         plan.src,
         plan.dst,
         plan.counts,
+        plan.buckets,
         state.host_limit,
         state.max_tokens,
         state.slots_and_page,
         K=k,
         B=state.slots,
         SLOTS=triton.next_power_of_2(state.slots),
-        TOKENS=triton.next_power_of_2(state.max_tokens),
-        num_warps=max(RESOLVE_WARPS, triton.next_power_of_2(state.slots) // SLOTS_PER_WARP),
+        LANES=min(warps * 32, k),
+        CHUNK=min(k, CHUNK),
+        BUCKETS=BUCKETS if plan.sorted_src is not None else 0,
+        BUCKET_BITS=plan.bucket_bits,
+        OVERLAP=_can_overlap(top_k),
+        num_warps=warps,
+        launch_pdl=_can_overlap(top_k),
     )
+    if n < plan.counts.shape[0]:
+        plan.counts[n:].zero_()
+    if plan.sorted_src is not None:
+        write_order[(n,)](
+            plan.src,
+            plan.dst,
+            plan.counts,
+            plan.scratch,
+            plan.buckets,
+            plan.sorted_src,
+            plan.sorted_dst,
+            K=k,
+            CHUNK=min(k, address_order.CHUNK),
+            BUCKETS=BUCKETS,
+            BUCKET_BITS=plan.bucket_bits,
+            OVERLAP=_can_overlap(top_k),
+            num_warps=address_order.WARPS,
+            launch_pdl=_can_overlap(top_k),
+        )
 
 
 def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> None:
@@ -83,8 +119,8 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
     n, k = plan.src.shape
     units = row_bytes // 16
     _copy[(COPY_PROGRAMS,)](
-        plan.src,
-        plan.dst,
+        plan.src if plan.sorted_src is None else plan.sorted_src,
+        plan.dst if plan.sorted_dst is None else plan.sorted_dst,
         plan.counts,
         host.view(torch.int64),
         device.view(torch.int64),
@@ -94,8 +130,16 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
         LANES=triton.next_power_of_2(units),
         ROWS=COPY_ROWS,
         REQUESTS=triton.next_power_of_2(n),
+        SORTED=plan.sorted_src is not None,
+        OVERLAP=_can_overlap(device),
         num_warps=COPY_WARPS,
+        launch_pdl=_can_overlap(device),
     )
+
+
+def _can_overlap(tensor: torch.Tensor) -> bool:
+    """Whether programs may start before those of the launch before have ended: from Hopper on."""
+    return tensor.is_cuda and torch.version.hip is None and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
 
 
 @triton.jit
@@ -114,171 +158,140 @@ def _resolve(
     p_src,
     p_dst,
     p_counts,
+    p_buckets,
     host_limit,
     max_tokens,
     request_stride,
     K: tl.constexpr,
     B: tl.constexpr,
     SLOTS: tl.constexpr,
-    TOKENS: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    BUCKET_BITS: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    if OVERLAP:
+        gdc_launch_dependents()
+        gdc_wait()
     i_n = tl.program_id(0).to(tl.int64)
-    o_k = tl.arange(0, K)
+    o_k = one_a_lane(K)
+    ids = tl.load(p_top_k + i_n * K + o_k)
     seq_len = tl.load(p_seq_lens + i_n)
     row = tl.load(p_request_rows + i_n).to(tl.int64)
     now = tl.load(p_step)
     limit = tl.where(i_n < tl.load(p_num_real), tl.minimum(seq_len, max_tokens), 0)
-    ids = tl.load(p_top_k + i_n * K + o_k)
     base = (row * request_stride).to(tl.int32)
-    valid = (ids >= 0) & (ids < limit)
-    long = ids * 0 + seq_len > B
-    newest = valid & long & (ids == seq_len - 1)
-    look = valid & long & (ids != seq_len - 1)
+    searched = tl.where(seq_len > B, limit, 0)  # a short request is all resident
+    inside = (ids >= 0) & (ids < searched)
+    newest = inside & (ids == seq_len - 1)
+    look = inside & (ids != seq_len - 1)
 
     p_where = p_token_slots + row * max_tokens
+    p_steps = p_slot_steps + row * B
+    p_tokens = p_slot_tokens + row * B
     slot = tl.load(p_where + ids, mask=look, other=-1).to(tl.int32)
     hit = look & (slot >= 0) & (slot < B)
-    tl.store(p_slot_steps + row * B + slot, now, mask=hit)
-    missing = look & (slot < 0)
+    tl.store(p_steps + slot, now, mask=hit)
     result = tl.where(hit, base + slot, tl.where(newest, base + B, -1))
-    result = tl.where(valid & (ids * 0 + seq_len <= B), base + ids, result)
-    count = 0
-    if tl.sum(missing.to(tl.int32), 0) > 0:
-        host = tl.load(p_host_rows + row * max_tokens + ids, mask=missing, other=-1)
-        backed = missing & (host >= 0) & (host < host_limit)
-        # Of equal ids the one whose mark survives loads the row.
-        tl.store(p_where + ids, (-2 - o_k).to(tl.int16), mask=backed)
-        tl.debug_barrier()
-        mark = tl.load(p_where + ids, mask=backed, other=0).to(tl.int32)
-        first = backed & (mark == -2 - o_k)
-        rank = tl.cumsum(first.to(tl.int32), 0) - 1
-        count = tl.sum(first.to(tl.int32), 0)
-        if count > 0:
-            _victims(
-                p_slot_steps + row * B,
-                p_slot_tokens + row * B,
-                p_scratch + i_n * K,
-                now,
-                count,
-                B,
-                SLOTS,
-                TOKENS,
-            )
-            tl.debug_barrier()
-            victim = tl.load(p_scratch + i_n * K + rank, mask=first, other=0)
-            old = tl.load(p_slot_tokens + row * B + victim, mask=first, other=-1)
-            tl.store(p_where + old, (old * 0 - 1).to(tl.int16), mask=first & (old >= 0))
-            tl.store(p_slot_tokens + row * B + victim, ids, mask=first)
-            tl.store(p_slot_steps + row * B + victim, now, mask=first)
-            tl.store(p_where + ids, victim.to(tl.int16), mask=first)
-            tl.store(p_src + i_n * K + rank, host, mask=first)
-            tl.store(p_dst + i_n * K + rank, base + victim, mask=first)
-            tl.debug_barrier()
-            loaded = tl.load(p_where + ids, mask=backed, other=-1).to(tl.int32)
-            result = tl.where(backed, base + loaded, result)
+    result = tl.where((ids >= 0) & (ids < limit - searched), base + ids, result)
+
+    missing = look & (slot < 0)
+    host = tl.load(p_host_rows + row * max_tokens + ids, mask=missing, other=-1)
+    backed = missing & (host >= 0) & (host < host_limit)
+    # Of equal ids the one whose mark survives loads the row.
+    tl.store(p_where + ids, (-2 - o_k).to(tl.int16), mask=backed)
+    tl.debug_barrier()
+    mark = tl.load(p_where + ids, mask=backed, other=0).to(tl.int32)
+    first = backed & (mark == -2 - o_k)
+    count = tl.sum(first.to(tl.int32), 0)
     tl.store(p_counts + i_n, count)
+    if count > 0:
+        entry = i_n * K
+        _make_room(
+            p_steps,
+            p_tokens,
+            p_where,
+            p_src + entry,
+            p_dst + entry,
+            p_scratch + entry,
+            p_buckets,
+            ids,
+            host,
+            first,
+            count,
+            now,
+            base,
+            K,
+            B,
+            SLOTS,
+            LANES,
+            CHUNK,
+            BUCKETS,
+            BUCKET_BITS,
+        )
+        tl.debug_barrier()
+        loaded = tl.load(p_where + ids, mask=backed, other=-1).to(tl.int32)
+        result = tl.where(backed, base + loaded, result)
     tl.store(p_out + i_n * K + o_k, result)
+    if BUCKETS:
+        close_buckets(p_buckets, BUCKETS)
 
 
 @triton.jit
-def _victims(p_steps, p_tokens, p_victims, now, count, B: tl.constexpr, SLOTS: tl.constexpr, TOKENS: tl.constexpr):
-    """Write the `count` slots that come first in (step, token) to p_victims, in slot order."""
-    o_s = tl.arange(0, SLOTS)
+def _make_room(
+    p_steps,
+    p_tokens,
+    p_where,
+    p_src,
+    p_dst,
+    p_scratch,
+    p_buckets,
+    ids,
+    host,
+    first,
+    count,
+    now,
+    base,
+    K: tl.constexpr,
+    B: tl.constexpr,
+    SLOTS: tl.constexpr,
+    LANES: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    BUCKET_BITS: tl.constexpr,
+):
+    """Give each of the first a slot of the oldest, and write the plan."""
+    o_s = one_a_lane(SLOTS)
     step = tl.load(p_steps + o_s, mask=o_s < B, other=now)
     token = tl.load(p_tokens + o_s, mask=o_s < B, other=-1)
-    # Steps: octaves of age first, since most slots are young, then ninths of what is left.
-    low, high, below, done = _narrow_octave(step, now, count)
-    while low < high:
-        width = (high - low + 9) // 9
-        c0, c1, c2, c3 = _count(step, step < now, low, width)
-        low, high, below, done = _narrow(c0, c1, c2, c3, count, low, high, width, below)
-    threshold = low
-    token_limit = tl.full([], TOKENS, tl.int32)
-    if done == 0:
-        # Ties in the threshold's step: the smallest tokens of them.
-        take = count - below
-        token_low = tl.full([], 0, tl.int32)
-        token_high = tl.full([], TOKENS - 1, tl.int32)
-        under = tl.full([], 0, tl.int32)
-        while token_low < token_high:
-            width = (token_high - token_low + 9) // 9
-            c0, c1, c2, c3 = _count(token, step == threshold, token_low, width)
-            token_low, token_high, under, done = _narrow(c0, c1, c2, c3, take, token_low, token_high, width, under)
-        token_limit = token_low
-    chosen = (step < threshold) | ((step == threshold) & (token <= token_limit))
-    at = tl.cumsum(chosen.to(tl.int32), 0) - 1
+    chosen = oldest(step, token, now, count, SLOTS, LANES)
+    rank, at = ranks(first, chosen, K, SLOTS, LANES)
+    # Both lists are written by number and read back by number; device rows then take the place of the missed ids.
+    tl.store(p_src + rank, host, mask=first)
+    tl.store(p_dst + rank, ids, mask=first)
     # Equal empty slots can be too many: the first ones serve.
-    tl.store(p_victims + at, o_s, mask=chosen & (at < count))
+    tl.store(p_scratch + at, (token.to(tl.int64) << 32) | o_s, mask=chosen & (at < count))
+    tl.debug_barrier()
+    for start in range(0, count, CHUNK):
+        o_m = start + one_a_lane(CHUNK)
+        _replace(p_steps, p_tokens, p_where, p_dst, p_scratch, now, base, o_m, o_m < count)
+        if BUCKETS:
+            count_in_buckets(p_src + o_m, p_buckets, p_scratch + o_m, o_m < count, BUCKET_BITS)
 
 
 @triton.jit
-def _pair(key, inside, t0, t1):
-    """How many keys are at most t0 and t1: two 16-bit counters in one word, so that one sum counts both."""
-    return tl.sum(tl.where(inside & (key <= t0), 1, 0) + tl.where(inside & (key <= t1), 1 << 16, 0), 0)
-
-
-@triton.jit
-def _count(key, inside, low, width):
-    """How many keys are at most low + i·width − 1 for i = 1…8, two a word."""
-    t = low - 1
-    c0 = _pair(key, inside, t + width, t + 2 * width)
-    c1 = _pair(key, inside, t + 3 * width, t + 4 * width)
-    c2 = _pair(key, inside, t + 5 * width, t + 6 * width)
-    c3 = _pair(key, inside, t + 7 * width, t + 8 * width)
-    return c0, c1, c2, c3
-
-
-@triton.jit
-def _of(i: tl.constexpr, c0, c1, c2, c3):
-    """The i-th of the eight counts."""
-    word = c0 if i < 2 else (c1 if i < 4 else (c2 if i < 6 else c3))
-    return (word >> (16 * (i % 2))) & 0xFFFF
-
-
-@triton.jit
-def _narrow(c0, c1, c2, c3, need, low, high, width, below):
-    """The ninth of [low, high] that holds the `need`-th key, the keys below it, and whether it ends on it exactly."""
-    ninth = 0
-    done = 0
-    end = high
-    for i in tl.static_range(8):
-        c = _of(i, c0, c1, c2, c3)
-        less = c < need
-        ninth += less.to(tl.int32)
-        below = tl.where(less, c, below)
-        exact = (c == need) & (done == 0)
-        end = tl.where(exact, low + (i + 1) * width - 1, end)
-        done = tl.where(exact, 1, done)
-    start = low + ninth * width
-    new_high = tl.minimum(start + width - 1, high)
-    return tl.where(done == 1, end, start), tl.where(done == 1, end, new_high), below, done
-
-
-@triton.jit
-def _narrow_octave(step, now, need):
-    """As `_narrow`, with ages 256, 128, … 2 as the bounds, over all steps before `now`."""
-    c0 = _pair(step, step < now, now - 256, now - 128)
-    c1 = _pair(step, step < now, now - 64, now - 32)
-    c2 = _pair(step, step < now, now - 16, now - 8)
-    c3 = _pair(step, step < now, now - 4, now - 2)
-    low = tl.full([], -1, tl.int32)
-    high = now - 1
-    below = 0
-    done = 0
-    found = 0
-    for i in tl.static_range(8):
-        c = _of(i, c0, c1, c2, c3)
-        bound = now - (256 >> i)
-        less = c < need
-        low = tl.where(less, tl.maximum(bound + 1, -1), low)
-        below = tl.where(less, c, below)
-        first = (c >= need) & (found == 0)
-        exact = first & (c == need)
-        high = tl.where(first, bound, high)
-        low = tl.where(exact, bound, low)
-        done = tl.where(exact, 1, done)
-        found = tl.where(first, 1, found)
-    return low, tl.maximum(high, -1), below, done
+def _replace(p_steps, p_tokens, p_where, p_dst, p_victims, now, base, o_m, inside):
+    """Put the missed tokens number `o_m` in the place of their victims."""
+    victim = tl.load(p_victims + o_m, mask=inside, other=0)
+    token = tl.load(p_dst + o_m, mask=inside, other=0)
+    old = (victim >> 32).to(tl.int32)
+    slot = (victim & 0x7FFF).to(tl.int32)
+    tl.store(p_where + old, (slot * 0 - 1).to(tl.int16), mask=inside & (old >= 0))
+    tl.store(p_tokens + slot, token, mask=inside)
+    tl.store(p_steps + slot, now, mask=inside)
+    tl.store(p_where + token, slot.to(tl.int16), mask=inside)
+    tl.store(p_dst + o_m, base + slot, mask=inside)
 
 
 @triton.jit
@@ -294,21 +307,39 @@ def _copy(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
     REQUESTS: tl.constexpr,
+    SORTED: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):
+    if OVERLAP:
+        gdc_wait()
     o_n = tl.arange(0, REQUESTS)
     counts = tl.load(p_counts + o_n, mask=o_n < n, other=0)
     ends = tl.cumsum(counts, 0)
     total = tl.sum(counts, 0)
-    o_r = tl.arange(0, ROWS)
     o_u = tl.arange(0, LANES)[None, :, None]
     o_e = tl.arange(0, 2)[None, None, :]
-    for j0 in range(tl.program_id(0) * ROWS, total, tl.num_programs(0) * ROWS):
-        j = j0 + o_r
-        before = ends[None, :] <= j[:, None]
-        request = tl.sum(before.to(tl.int32), 1).to(tl.int64)
-        at = request * K + j - tl.sum(tl.where(before, counts[None, :], 0), 1)
-        src = tl.load(p_src + at, mask=j < total, other=0)[:, None, None]
-        dst = tl.load(p_dst + at, mask=j < total, other=0).to(tl.int64)[:, None, None]
+    hop = tl.num_programs(0) * ROWS
+    j = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = _entry(j, counts, ends, K, SORTED)
+    src = tl.load(p_src + at, mask=j < total, other=0)
+    dst = tl.load(p_dst + at, mask=j < total, other=0)
+    for _ in range(tl.program_id(0) * ROWS, total, hop):
         mask = (j < total)[:, None, None] & (o_u < UNITS) & (o_e < 2)
-        values = tl.load(p_host + src * (UNITS * 2) + o_u * 2 + o_e, mask=mask, other=0)
-        tl.store(p_device + dst * (UNITS * 2) + o_u * 2 + o_e, values, mask=mask)
+        values = tl.load(p_host + src[:, None, None] * (UNITS * 2) + o_u * 2 + o_e, mask=mask, other=0)
+        # While the rows are under way, look the next ones up.
+        j += hop
+        at = _entry(j, counts, ends, K, SORTED)
+        src = tl.load(p_src + at, mask=j < total, other=0)
+        rows = dst.to(tl.int64)[:, None, None]
+        dst = tl.load(p_dst + at, mask=j < total, other=0)
+        tl.store(p_device + rows * (UNITS * 2) + o_u * 2 + o_e, values, mask=mask)
+
+
+@triton.jit
+def _entry(j, counts, ends, K: tl.constexpr, SORTED: tl.constexpr):
+    """Where in the plan the j-th row of the batch stands."""
+    if SORTED:
+        return j.to(tl.int64)
+    before = ends[None, :] <= j[:, None]
+    request = tl.sum(before.to(tl.int32), 1).to(tl.int64)
+    return request * K + j - tl.sum(tl.where(before, counts[None, :], 0), 1)

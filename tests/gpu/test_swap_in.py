@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from hsplan_kernels import reference, swap_in
+from hsplan_kernels import reference, state, swap_in
 from hsplan_kernels.state import new_plan, new_state
 
 ROW_BYTES = 48
@@ -33,7 +35,7 @@ class Requests:
         if device == "cuda":
             self.host = self.host.pin_memory()
         self.state = new_state(host_rows, slots=slots, page_tokens=PAGE, host_limit=host_limit or pool, device=device)
-        self.plan = new_plan(batch, top_k, device)
+        self.plan = new_plan(batch, top_k, device, pool_rows=pool)
         self.rows = guarded(host_rows.shape[0] * (slots + PAGE), row_bytes)
         self.out = guarded(batch, top_k, dtype=torch.int32)
 
@@ -118,6 +120,56 @@ def test_a_token_that_is_on_neither_side_takes_no_slot(device, guarded):
     assert requests.plan.counts.tolist() == [1]
 
 
+def test_a_request_without_tokens_gives_nothing(device, guarded):
+    requests = Requests(device, guarded, identity(1, 40), slots=4, top_k=4, batch=1)
+    assert requests.step(1, ints(-1, 0, -2, 3).view(1, 4), ints(0), ints(0), 1)[0].tolist() == [-1, -1, -1, -1]
+
+
+def test_a_batch_smaller_than_the_plan_leaves_nothing_of_the_last_one(device, guarded):
+    requests = Requests(device, guarded, identity(2, 40), slots=4, top_k=4, batch=2)
+    requests.step(1, ints(10, 11, 12, 13, 20, 21, 22, 23).view(2, 4), ints(0, 1), ints(40, 40), 2)
+    assert requests.plan.counts.tolist() == [4, 4]
+    requests.out = guarded(1, 4, dtype=torch.int32)
+    requests.step(2, ints(30, -1, -1, -1).view(1, 4), ints(1), ints(40), 1)
+    assert requests.plan.counts.tolist() == [1, 0]
+
+
+def test_requests_that_begin_with_empty_slots_fill_them(device, guarded):
+    requests = Requests(device, guarded, identity(1, 40), slots=8, top_k=4, batch=1)
+    requests.state.slot_tokens[0, 3:] = -1
+    requests.state.token_slots[0, 3:] = -1
+    found = requests.step(1, ints(0, 10, 11, 12).view(1, 4), ints(0), ints(40), 1)[0].tolist()
+    # The empty ones of slots 3 to 7 serve, whatever three of them; tokens 1 and 2 stay.
+    assert found[0] == 0
+    assert set(found[1:]) < set(range(3, 8))
+    assert sorted(requests.state.slot_tokens[0].tolist()) == [-1, -1, 0, 1, 2, 10, 11, 12]
+    assert [requests.holds(row, 0, token) for row, token in zip(found[1:], (10, 11, 12), strict=True)] == [True] * 3
+
+
+def test_more_empty_slots_than_misses_stay_inside_the_plan(device, guarded):
+    requests = Requests(device, guarded, identity(1, 40), slots=16, top_k=4, batch=1)
+    requests.state.slot_tokens[0] = -1
+    requests.state.token_slots[0] = -1
+    scratch = guarded(1, 4, dtype=torch.int64)
+    requests.plan = dataclasses.replace(requests.plan, scratch=scratch.view)
+    found = requests.step(1, ints(30, 31, -1, -1).view(1, 4), ints(0), ints(40), 1)[0].tolist()
+    assert [requests.holds(row, 0, token) for row, token in zip(found[:2], (30, 31), strict=True)] == [True] * 2
+    assert scratch.intact()
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_a_program_copies_row_after_row(device, guarded, monkeypatch, in_order):
+    monkeypatch.setattr(swap_in, "COPY_PROGRAMS", 2)
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1 if in_order else 2**40)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    requests = Requests(device, guarded, identity(3, 40), slots=16, top_k=16, batch=3)
+    ids = torch.arange(16, 32, dtype=torch.int32).repeat(3, 1)
+    ids[1, 5:] = -1
+    found = requests.step(1, ids, ints(0, 1, 2), ints(40, 40, 40), 3)
+    assert requests.plan.counts.tolist() == [16, 5, 16]
+    check_rows(requests, ids, ints(0, 1, 2), ints(40, 40, 40), found)
+
+
 def test_a_short_request_is_all_resident_and_padding_gives_nothing(device, guarded):
     requests = Requests(device, guarded, identity(3, 40), slots=8, top_k=4, batch=3)
     top_k = ints(5, 0, 8, 2, 1, 2, 3, 4, 1, 2, 3, 4).view(3, 4)
@@ -181,12 +233,65 @@ def test_many_steps_equal_the_reference(device, guarded, tokens, slots, top_k, r
 
 
 @pytest.mark.parametrize(
-    ("tokens", "slots", "top_k", "row_bytes"), [(70_000, 4096, 2048, 656), (20_000, 8192, 1024, 1152)]
+    ("tokens", "slots", "top_k", "row_bytes", "sorted_from"),
+    [(70_000, 4096, 2048, 656, 2**22), (20_000, 8192, 1024, 1152, 2**22), (70_000, 4096, 2048, 656, 1)],
 )
-def test_production_sizes_equal_the_reference(device, guarded, tokens, slots, top_k, row_bytes):
+def test_production_sizes_equal_the_reference(
+    device, guarded, monkeypatch, tokens, slots, top_k, row_bytes, sorted_from
+):
     if device == "cpu":
         pytest.skip("hours on the interpreter")
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", sorted_from)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
     lockstep(device, guarded, tokens=tokens, slots=slots, top_k=top_k, row_bytes=row_bytes, steps=25, seed=slots)
+
+
+def test_misses_from_a_large_pool_are_read_in_address_order(device, guarded, monkeypatch):
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    dice = torch.Generator().manual_seed(7)
+    host_rows = torch.randperm(3 * 2000, generator=dice).view(3, 2000)
+    requests = Requests(device, guarded, host_rows, slots=64, top_k=64, batch=3)
+    for now in range(1, 4):
+        ids = torch.randint(64, 1990, (3, 64), dtype=torch.int32, generator=dice)
+        rows, lens = ints(0, 1, 2), ints(2000, 2000, 2000)
+        found = requests.step(now, ids, rows, lens, 3)
+        check_rows(requests, ids, rows, lens, found)
+        plan, counts = requests.plan, requests.plan.counts.tolist()
+        pairs = [(plan.src[i, j], plan.dst[i, j]) for i in range(3) for j in range(counts[i])]
+        in_order = list(zip(plan.sorted_src.tolist(), plan.sorted_dst.tolist(), strict=True))[: len(pairs)]
+        assert sorted(in_order) == sorted((int(src), int(dst)) for src, dst in pairs)
+        buckets = [src >> plan.bucket_bits for src, _ in in_order]
+        assert buckets == sorted(buckets)
+        assert max(buckets) > 700
+        assert not requests.plan.buckets[: state.BUCKETS].any()
+
+
+CALL = st.tuples(
+    st.sampled_from([1, 1, 1, 2, 9, 1000, 10**8]),  # steps since the last call
+    st.lists(st.integers(-3, 63), min_size=16, max_size=16),
+    st.lists(st.sampled_from([0, 1, 12, 13, 40, 60, 61, 2**31 - 1]), min_size=2, max_size=2),
+    st.integers(0, 2),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(calls=st.lists(CALL, min_size=1, max_size=8), slots=st.sampled_from([8, 9, 12, 31]))
+def test_any_calls_equal_the_reference(device, guarded, calls, slots):
+    host_rows = torch.randperm(120, generator=torch.Generator().manual_seed(3)).view(2, 60)
+    host_rows[1, 20:24] = -1
+    requests = Requests(device, guarded, host_rows, slots=slots, top_k=8, batch=2, host_limit=110)
+    expected, plan = on_cpu(requests.state), new_plan(2, 8, "cpu")
+    out, rows, now = torch.zeros((2, 8), dtype=torch.int32), ints(1, 0), 0
+    for step, ids, lens, num_real in calls:
+        now += step
+        top_k, seq_lens = ints(*ids).view(2, 8), ints(*lens)
+        found = requests.step(now, top_k, rows, seq_lens, num_real)
+        reference.resolve(expected, plan, top_k, rows, seq_lens, ints(num_real), ints(now), out)
+        assert requests.plan.counts.tolist() == plan.counts.tolist()
+        assert torch.equal(found < 0, out < 0)
+        assert in_order(requests.state) == in_order(expected)
+        check_rows(requests, top_k, rows, seq_lens, found[:num_real])
 
 
 def test_a_layer_that_shares_the_top_k_replays_the_plan(device, guarded):
@@ -198,6 +303,71 @@ def test_a_layer_that_shares_the_top_k_replays_the_plan(device, guarded):
     assert rows.intact()
 
 
+def test_a_layer_that_shares_replays_the_address_order(device, guarded, monkeypatch):
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    requests = Requests(device, guarded, identity(2, 40), slots=4, top_k=4, batch=2)
+    ids = ints(9, 8, 30, -1, 20, 8, -1, -1).view(2, 4)
+    found = requests.step(1, ids, ints(0, 1), ints(40, 40), 2)
+    host, rows = requests.host.flip(1).contiguous(), guarded(2 * (4 + PAGE), ROW_BYTES)
+    swap_in.copy_planned(requests.plan, host.pin_memory() if device == "cuda" else host, rows.view)
+    assert torch.equal(rows.view[found[ids >= 0]].cpu(), host[[9, 8, 30, 60, 48]])
+    assert rows.intact()
+
+
+def test_calls_can_be_captured_and_replayed(device, guarded, captured):
+    requests = Requests(device, guarded, identity(1, 40), slots=4, top_k=4, batch=1)
+    state_, plan, out = requests.state, requests.plan, requests.out.view
+    ids, now = ints(9, 8, -1, -1, device=device).view(1, 4), ints(1, device=device)
+    fixed = [ints(0, device=device), ints(40, device=device), ints(1, device=device)]
+
+    def call():
+        swap_in.resolve(state_, plan, ids, *fixed, now, out)
+        swap_in.copy_planned(plan, requests.host, requests.rows.view)
+
+    replay = captured(call)
+    for step, tokens in enumerate([(20, 9, -1, -1), (21, 22, 23, 24), (9, 8, 20, 21)], start=2):
+        ids.copy_(ints(*tokens).view(1, 4))
+        now.fill_(step)
+        replay()
+        found = out[0].cpu().tolist()
+        assert all(requests.holds(row, 0, t) for row, t in zip(found, tokens, strict=True) if t >= 0)
+
+
+@pytest.mark.parametrize("sorted_from", [1, 2**22])
+def test_calls_without_a_pause_between_them_equal_the_reference(device, guarded, captured, monkeypatch, sorted_from):
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", sorted_from)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    dice = torch.Generator().manual_seed(11)
+    calls, (top_k, slots, tokens) = 4, (16, 48, 400)
+    requests = Requests(device, guarded, identity(2, tokens), slots=slots, top_k=top_k, batch=2)
+    expected, plan = on_cpu(requests.state), new_plan(2, top_k, "cpu")
+    out, fixed = torch.zeros((2, top_k), dtype=torch.int32), [ints(0, 1), ints(tokens, tokens), ints(2)]
+    ids = torch.zeros((calls, 2, top_k), dtype=torch.int32, device=device)
+    steps = torch.arange(calls, dtype=torch.int32, device=device)
+    on_device = [tensor.to(device) for tensor in fixed]
+
+    def step_on():
+        for call in range(calls):
+            swap_in.resolve(
+                requests.state, requests.plan, ids[call], *on_device, steps[call : call + 1], requests.out.view
+            )
+            swap_in.copy_planned(requests.plan, requests.host, requests.rows.view)
+
+    replay = captured(step_on)  # runs once, with ids that are all 0
+    for call in range(calls):
+        reference.resolve(expected, plan, torch.zeros_like(out), *fixed, ints(call), out)
+    for _ in range(3):
+        new = torch.randint(0, tokens, ids.shape, dtype=torch.int32, generator=dice)
+        ids.copy_(new)
+        steps += calls
+        replay()
+        for call in range(calls):
+            reference.resolve(expected, plan, new[call], *fixed, steps[call : call + 1].cpu(), out)
+        assert in_order(requests.state) == in_order(expected)
+        check_rows(requests, new[-1], *fixed[:2], requests.out.view.cpu())
+
+
 @pytest.mark.parametrize("top_k", [3, 8])
 def test_a_top_k_that_the_kernel_cannot_take_is_refused(device, top_k):
     state = new_state(identity(1, 40), slots=4, page_tokens=PAGE, host_limit=40, device=device)
@@ -205,6 +375,16 @@ def test_a_top_k_that_the_kernel_cannot_take_is_refused(device, top_k):
     one = ints(1, device=device)
     with pytest.raises(ValueError, match=f"top-k {top_k} with 4 slots"):
         swap_in.resolve(state, new_plan(1, top_k, device), ids, one, one, one, one, ids)
+
+
+def test_a_plan_for_a_smaller_pool_is_refused(device, monkeypatch):
+    monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1)
+    monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
+    big = new_state(identity(1, 40), slots=4, page_tokens=PAGE, host_limit=5000, device=device)
+    ids = torch.zeros((1, 4), dtype=torch.int32, device=device)
+    one = ints(1, device=device)
+    with pytest.raises(ValueError, match="fewer than 5000 host rows"):
+        swap_in.resolve(big, new_plan(1, 4, device, pool_rows=40), ids, one, one, one, one, ids)
 
 
 @pytest.mark.parametrize(("host_bytes", "device_bytes"), [(40, 40), (48, 32)])

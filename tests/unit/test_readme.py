@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
+import hsplan
 from hsplan.cli import main
+from hsplan.cli.measured import measured
 from hsplan.engines import ENGINES
 from hsplan.engines.sglang.releases import FIRST_BUILD, RELEASES
 from hsplan.families import FAMILIES
 from hsplan.hardware import GPUS
+from hsplan.measurement import Measurement
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,6 +37,16 @@ def test_a_shown_output_is_what_the_command_prints(command, output, capsys, monk
     assert program == "hsplan"
     assert main(arguments) == 0
     assert capsys.readouterr().out.rstrip() == output.rstrip()
+
+
+def test_the_shown_validation_is_that_of_the_committed_result():
+    result = json.loads((ROOT / "benchmarks/results/validate-h200-2026-11-29.json").read_text(encoding="utf-8"))
+    data = result["cases"][0]["measurement"]
+    found = msgspec.convert({key: data[key] for key in Measurement.__struct_fields__}, Measurement)
+    text = measured(hsplan.plan("glm-5.2-fp8", kv_cache_dtype="fp8_e4m3"), found)
+    shown = re.findall(r"```text\n(glm-5.2-fp8: .+?)\n```", README, re.DOTALL)[0]
+    assert shown.splitlines() == [line for line in text.splitlines() if line in shown.splitlines()]
+    assert "all 11 claims hold on NVIDIA H200" in shown
 
 
 def test_ci_runs_the_test_command_of_the_readme_word_for_word():

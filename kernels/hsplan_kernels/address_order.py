@@ -1,0 +1,71 @@
+"""
+Address order: the misses of a whole batch, bucket by bucket of host rows, so that a copy walks up the host pool.
+
+In a pool of many GiB the GPU spends its time looking addresses up; neighbours in time that are neighbours in memory
+share what was looked up. `resolve` counts its misses per bucket, its last program turns the counts into positions,
+and one more launch writes the order.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hsplan_kernels.victims import one_a_lane
+
+CHUNK = 512
+WARPS = 8
+
+
+@triton.jit
+def count_in_buckets(p_src, p_buckets, p_number, inside, BUCKET_BITS: tl.constexpr) -> None:
+    """Count host rows in their buckets and write the number that each got in its bucket."""
+    bucket = tl.load(p_src, mask=inside, other=0) >> BUCKET_BITS
+    number = tl.atomic_add(p_buckets + bucket, 1, mask=inside, sem="relaxed")
+    tl.store(p_number, number.to(tl.int64), mask=inside)
+
+
+@triton.jit
+def close_buckets(p_buckets, BUCKETS: tl.constexpr) -> None:
+    """The last program of a grid turns counts into first positions, behind them, and leaves the counts at zero."""
+    p_arrived = p_buckets + 2 * BUCKETS
+    tl.debug_barrier()
+    if tl.atomic_add(p_arrived, 1, sem="acq_rel") == tl.num_programs(0) - 1:
+        o_b = one_a_lane(BUCKETS)
+        counts = tl.load(p_buckets + o_b, cache_modifier=".cg")
+        tl.store(p_buckets + BUCKETS + o_b, tl.cumsum(counts, 0) - counts)
+        tl.store(p_buckets + o_b, 0)
+        tl.store(p_arrived, 0)
+
+
+@triton.jit
+def write_order(
+    p_src,
+    p_dst,
+    p_counts,
+    p_number,
+    p_buckets,
+    p_sorted_src,
+    p_sorted_dst,
+    K: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BUCKETS: tl.constexpr,
+    BUCKET_BITS: tl.constexpr,
+    OVERLAP: tl.constexpr,
+) -> None:
+    """Write the rows of the plan in address order: one program a request."""
+    if OVERLAP:
+        gdc_wait()
+        gdc_launch_dependents()
+    i_n = tl.program_id(0).to(tl.int64)
+    count = tl.load(p_counts + i_n)
+    for start in range(0, count, CHUNK):
+        o = start + one_a_lane(CHUNK)
+        inside = o < count
+        src = tl.load(p_src + i_n * K + o, mask=inside, other=0)
+        dst = tl.load(p_dst + i_n * K + o, mask=inside, other=0)
+        first = tl.load(p_buckets + BUCKETS + (src >> BUCKET_BITS), mask=inside, other=0)
+        at = first + tl.load(p_number + i_n * K + o, mask=inside, other=0)
+        tl.store(p_sorted_src + at, src, mask=inside)
+        tl.store(p_sorted_dst + at, dst, mask=inside)
