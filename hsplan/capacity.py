@@ -68,10 +68,11 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     context = launch.loaded.spec.workload.context
     reserved = ceil_div(context, pools.page_tokens) * pools.page_tokens
     host_fit = _host_tokens_that_fit(launch, pools)
+    by_gpu = pools.logical_tokens // reserved if pools.gpu_requests is None else pools.gpu_requests
     limits = Limits(
-        gpu=_gpu_requests(pools, reserved) if context <= pools.max_request_tokens else 0,
+        gpu=by_gpu if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
-        hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if scenario.offload else None,
+        hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if pools.hot_buffer_tokens else None,
         max_running=pools.request_cap,
     )
     known = limits.known()
@@ -88,25 +89,19 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
         why_not=why_not,
         find_lift=lambda: lift(launch, scenario, pools, known, retry, fits=not why_not),
         find_cure=find_cure,
-        explain=lambda: _steps(scenario, pools, reserved, host_fit, limits),
+        explain=lambda: _steps(pools, reserved, host_fit, limits),
     )
 
 
-def _gpu_requests(pools: Pools, reserved: int) -> int:
-    """Requests by the token pool, and by that of sliding windows where there is one."""
-    by_tokens = pools.logical_tokens // reserved
-    return by_tokens if pools.window_requests is None else min(by_tokens, pools.window_requests)
-
-
-def _steps(scenario: Scenario, pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
-    by_tokens = f"{pools.logical_tokens:,} // {reserved:,}"
-    if pools.window_requests is not None:
-        by_tokens = f"min({by_tokens}, {pools.window_requests:,} windows)"
-    steps = [Step("requests by the GPU pool", f"{by_tokens} = {limits.gpu:,}", SOURCE)]
+def _steps(pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
+    steps = []
+    if pools.gpu_requests is None:
+        formula = f"{pools.logical_tokens:,} // {reserved:,} = {limits.gpu:,}"
+        steps.append(Step("requests by the GPU pool", formula, SOURCE))
     if limits.host is not None and host_fit is not None:
         formula = f"min({host_fit:,} tokens that fit, {pools.host_tokens:,}) // {reserved:,} = {limits.host:,}"
         steps.append(Step("requests by host memory", formula, SOURCE))
-    if scenario.offload:
+    if limits.hot_buffer is not None:
         formula = (
             f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
         )
@@ -133,15 +128,16 @@ def _verdict(
         lack = gib(-budget.kv_bytes.best)
         reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
         return reason, lambda: MORE_ROOM
-    if pools.start_fails:
-        return pools.start_fails, lambda: pools.start_needs
-    if pools.tokens.best == 0:
+    if pools.tokens.best == 0 and pools.refusal is None:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:
         needed = size(pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)
         kept = size(pools.host_reserve_bytes)
         reason = f"the host pools need {needed} on a node, with the {kept} that the engine keeps free"
         return reason, lambda: host_cure(launch, pools, retry)
+    if pools.refusal is not None:
+        cure = pools.refusal.cure
+        return pools.refusal.why, lambda: cure
     if headroom < 0:
         reason = f"it starts and then runs out: {gib(-headroom)} too much beside the pool"
         return reason, lambda: headroom_cure(launch, pools, retry)

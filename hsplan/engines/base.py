@@ -168,15 +168,21 @@ class CompressedPools(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     c4_state: int
 
 
+class Refusal(msgspec.Struct, frozen=True):
+    """Why the engine stops at start-up with these pools, and what would let it start."""
+
+    why: str
+    cure: str
+
+
 class Pools(msgspec.Struct, frozen=True, kw_only=True):
     """
     The allocated cache of one scenario.
 
     `tokens` are device tokens (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
-    `hot_pool_tokens` in all. `window_requests` is what a pool of sliding windows holds, None without one.
-    `start_fails` says why the engine does not start with these pools, empty when it does, and `start_needs` what
-    would help. `buffers` gives the tensors behind the lines that have any.
+    `hot_pool_tokens` in all. `gpu_requests` are those of workload.context that the GPU pool holds, where whole pages
+    of logical tokens do not say it. `buffers` gives the tensors behind the lines that have any.
     """
 
     tokens: Interval
@@ -189,9 +195,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_reserve_bytes: int = 0
     hot_buffer_tokens: int = 0
     hot_pool_tokens: int = 0
-    window_requests: int | None = None
-    start_fails: str = ""
-    start_needs: str = ""
+    gpu_requests: int | None = None
+    refusal: Refusal | None = None
     compressed: CompressedPools | None = None
     lines: tuple[Line, ...] = ()
     buffers: Callable[[], tuple[Buffer, ...]] = tuple

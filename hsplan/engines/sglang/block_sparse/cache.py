@@ -7,7 +7,7 @@ hisparse_coordinator.py of 0.5.17 to 0.5.23.
 
 from __future__ import annotations
 
-from hsplan.engines.base import Budget, Buffer, Launch, Layout, Pools, Row, Scenario, Step
+from hsplan.engines.base import Budget, Buffer, Launch, Layout, Pools, Refusal, Row, Scenario, Step
 from hsplan.engines.sglang.block_sparse.pools import pool_buffers, pool_lines, swap_buffers, swap_lines
 from hsplan.engines.sglang.block_sparse.rates import kv_of, rank_widths, rate_steps, stage_rates, widths_of
 from hsplan.engines.sglang.buffers import request_buffers
@@ -116,7 +116,6 @@ class BlockSparseCache:
         widths = widths_of(launch, row)
         offloaded = _offloaded(launch, layout, requests, logical, ratio) if scenario.offload else Offloaded()
         workspace = WORKSPACE_BYTES if row.attention_backend == "trtllm_mha" else 0
-        fails = _needs_more_ranks(launch) if scenario.offload else ""
 
         def buffers() -> tuple[Buffer, ...]:
             pool = pool_buffers(launch, layout, widths.index, tokens.best, logical, offload=scenario.offload)
@@ -134,8 +133,7 @@ class BlockSparseCache:
             host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
             hot_buffer_tokens=offloaded.hot_tokens,
             hot_pool_tokens=tokens.best if scenario.offload else 0,
-            start_fails=fails,
-            start_needs=f"attention TP of {kv_of(launch.model).kv_heads}",
+            refusal=_refusal(launch) if scenario.offload else None,
             lines=(
                 *pool_lines(launch, layout, widths.index, tokens.best, logical, offload=scenario.offload),
                 *offloaded.lines,
@@ -174,9 +172,14 @@ def _backend(gpu: Gpu, dtype: str) -> str:
     return "fa3" if gpu.capability == 90 else "triton"
 
 
-def _needs_more_ranks(launch: Launch) -> str:
-    heads = kv_of(launch.model).kv_heads // launch.extra.attention_tp
-    return "" if heads <= 1 else f"SGLang asserts one KV head a rank under HiSparse, and a rank has {heads}"
+def _refusal(launch: Launch) -> Refusal | None:
+    """HiSparse moves one KV head."""
+    heads = kv_of(launch.model).kv_heads
+    held = heads // launch.extra.attention_tp
+    if held <= 1:
+        return None
+    why = f"SGLang asserts one KV head a rank under HiSparse, and a rank has {held}"
+    return Refusal(why, f"attention TP of {heads}")
 
 
 def _buffer(launch: Launch, row: Row) -> HotBuffer | Problem:

@@ -6,7 +6,18 @@ Sources: deepseek_v4_memory_pool.py, kv_cache_configurator.py and hisparse_coord
 
 from __future__ import annotations
 
-from hsplan.engines.base import Budget, Buffer, CompressedPools, Interval, Launch, Layout, Pools, Row, Scenario
+from hsplan.engines.base import (
+    Budget,
+    Buffer,
+    CompressedPools,
+    Interval,
+    Launch,
+    Layout,
+    Pools,
+    Refusal,
+    Row,
+    Scenario,
+)
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.compressed.buffers import compressed_buffers, swap_buffers
@@ -37,7 +48,7 @@ from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Compressed, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
-from hsplan.units import floor_to
+from hsplan.units import ceil_div, floor_to
 
 SWAP_PAGE = PAGE // 4
 
@@ -115,7 +126,7 @@ class CompressedCache:
         )
         offloaded = _offloaded(launch, sizing, requests, tokens.best) if scenario.offload else Offloaded()
         workspace = WORKSPACE_BYTES if layout.row.attention_backend == "trtllm" else 0
-        fails, needs = _start_fails(sizing, found, tokens.best, budget.kv_bytes.best)
+        requests_held = _gpu_requests(launch, sizing, found, tokens.best)
 
         def buffers() -> tuple[Buffer, ...]:
             pool = compressed_buffers(launch, sizing, found, requests, tokens.best)
@@ -133,9 +144,8 @@ class CompressedCache:
             host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
             hot_buffer_tokens=offloaded.hot_tokens,
             hot_pool_tokens=found.c4_tokens if scenario.offload else 0,
-            window_requests=_window_requests(launch, sizing, found),
-            start_fails=fails,
-            start_needs=needs,
+            gpu_requests=requests_held,
+            refusal=_refusal(sizing, found, tokens.best, budget.kv_bytes.best),
             compressed=found,
             lines=(
                 *compressed_lines(launch, sizing, found, requests, tokens.best),
@@ -143,7 +153,7 @@ class CompressedCache:
                 *after_pool_lines(launch, requests, layout, scenario, workspace=workspace),
             ),
             buffers=buffers,
-            explain=lambda: token_steps(launch, sizing, found, budget, requests, tokens.best, priced),
+            explain=lambda: token_steps(launch, sizing, found, budget, requests, tokens.best, priced, requests_held),
             notes=(*offloaded.notes, *_notes(launch, found, priced)),
         )
 
@@ -183,23 +193,24 @@ def _offloaded(launch: Launch, sizing: Sizing, requests: Requests, tokens: int) 
     )
 
 
-def _window_requests(launch: Launch, sizing: Sizing, found: CompressedPools) -> int | None:
-    """Requests of a window pool that grows with the tokens: each is admitted with its window and a page."""
+def _gpu_requests(launch: Launch, sizing: Sizing, found: CompressedPools, tokens: int) -> int | None:
+    """The least of tokens and of windows where these grow with tokens: one is admitted with its window and a page."""
     if sizing.cap_slots is not None:
         return None
-    return found.swa_tokens // (min(sizing.window, launch.loaded.spec.workload.context) + PAGE)
+    context = launch.loaded.spec.workload.context
+    return min(tokens // (ceil_div(context, PAGE) * PAGE), found.swa_tokens // (min(sizing.window, context) + PAGE))
 
 
-def _start_fails(sizing: Sizing, found: CompressedPools, tokens: int, budget_bytes: int) -> tuple[str, str]:
+def _refusal(sizing: Sizing, found: CompressedPools, tokens: int, budget_bytes: int) -> Refusal | None:
     """Why the engine does not start with these pools, and what would help."""
     fixed = found.fixed_c128_state_bytes + found.fixed_c2_state_bytes + int(found.swa_fixed_bytes)
     if tokens == 0 and 0 < budget_bytes <= fixed:
         reason = f"windows and state of the requests take {fixed:,} B, all of the {budget_bytes:,} B for the cache"
-        return reason, "a lower max_running_requests"
+        return Refusal(reason, "a lower max_running_requests")
     if tokens and sizing.cap_slots is None and sizing.window + PAGE >= found.swa_tokens:
         reason = f"a window pool of {found.swa_tokens:,} slots cannot admit one request (window and a page)"
-        return reason, "a higher swa_full_tokens_ratio"
-    return "", ""
+        return Refusal(reason, "a higher swa_full_tokens_ratio")
+    return None
 
 
 def _notes(launch: Launch, found: CompressedPools, priced: int) -> list[str]:

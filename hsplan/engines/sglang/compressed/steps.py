@@ -29,6 +29,7 @@ def token_steps(
     requests: Requests,
     tokens: int,
     priced: int,
+    held: int | None,
 ) -> tuple[Step, ...]:
     """Windows, what is fixed, tokens and the request cap."""
     source = f"SGLang {launch.release.name}: calculate_pool_sizes"
@@ -39,6 +40,10 @@ def token_steps(
         else f"{sizing.cap_slots:,} for {priced:,} requests, the prefill chunks and kept prefixes"
     )
     fixed = f"{state:,} B of state for {priced:,} requests + {found.swa_fixed_bytes:,.0f} B of windows"
+    limit = []
+    if held is not None:
+        formula = f"the least of {tokens:,} tokens and {found.swa_tokens:,} window slots = {held:,}"
+        limit.append(Step("requests by the GPU pool", formula, "each is admitted with its window and a page"))
     return (
         Step("window slots", windows, "compute_swa_request_cap"),
         Step("fixed bytes", fixed, source),
@@ -48,5 +53,6 @@ def token_steps(
             f"{found.bytes_per_full_token:,} B in pages of {PAGE} = {tokens:,}",
             source,
         ),
+        *limit,
         Step("request cap of a rank", requests.formula, f"SGLang {launch.release.name}: resolve_max_num_reqs"),
     )
