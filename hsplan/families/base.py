@@ -165,8 +165,8 @@ class LayerPlan(msgspec.Struct, frozen=True):
 
     @property
     def owners(self) -> tuple[bool, ...]:
-        """One flag a layer: whether it computes top-k."""
-        return tuple(letter == "F" for letter in self.pattern)
+        """One flag a layer: False where it reuses the top-k of another."""
+        return tuple(letter != "S" for letter in self.pattern)
 
     @property
     def has_indexer(self) -> bool:

@@ -53,7 +53,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
 
     tp: int
     attention: int
-    kv: int
+    kv: int | None = None  # ranks that divide KV heads, where they are fewer than those of attention
     ep: int
     moe_tp: int
     embed: int
@@ -64,7 +64,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
         """Ranks that share a tensor of this class."""
         return {
             "attention": self.attention,
-            "kv": self.kv,
+            "kv": self.kv or self.attention,
             "dense": self.tp,
             "expert": self.ep * self.moe_tp,
             "shared": self.shared,
@@ -79,12 +79,12 @@ def shards_of(deployment: Deployment, ranks: Ranks, model: Model) -> Shards:
     return Shards(
         tp=tp,
         attention=attention,
-        kv=min(attention, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else attention,
         ep=ranks.ep,
         moe_tp=tp // ranks.ep,
         embed=attention if deployment.dp_attention > 1 else tp,
         head=attention if deployment.enable_dp_lm_head else tp,
         shared=tp if deployment.moe_a2a_backend == "none" else 1,
+        kv=min(attention, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else None,
     )
 
 
