@@ -137,6 +137,12 @@ class Layout(msgspec.Struct, frozen=True, kw_only=True):
     index_layers: int
     explain: Explain
 
+    @property
+    def token_rates(self) -> Rates:
+        """The rates of a layout that has one rate a token."""
+        assert self.rates is not None  # noqa: S101
+        return self.rates
+
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """What is left for the cache of one rank, the lines loaded before it, and all that is free then."""

@@ -23,15 +23,9 @@ def tokens_of(budget_bytes: int, rates: Rates, page: int, max_total_tokens: int 
     return tokens if max_total_tokens is None else floor_to(min(tokens, max_total_tokens), page)
 
 
-def rates_of(layout: Layout) -> Rates:
-    """The rates of a layout that has one rate a token."""
-    assert layout.rates is not None  # noqa: S101
-    return layout.rates
-
-
 def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
     """Tokens of the budget, and every tensor and table that is then allocated."""
-    row, deployment, release, rates = layout.row, launch.loaded.spec.deployment, launch.release, rates_of(layout)
+    row, deployment, release, rates = layout.row, launch.loaded.spec.deployment, launch.release, layout.token_rates
     tokens = budget.kv_bytes.map(lambda b: tokens_of(b, rates, row.page_tokens, deployment.max_total_tokens))
     ratio = ratio_of(launch, scenario)
     logical = int(tokens.best * ratio) * deployment.dcp
@@ -82,7 +76,7 @@ def _steps(
     ratio: float,
 ) -> tuple[Step, ...]:
     name, row = launch.release.name, layout.row
-    found = f"{budget.kv_bytes.best:,} B // {rates_of(layout).charged:,} B"
+    found = f"{budget.kv_bytes.best:,} B // {layout.token_rates.charged:,} B"
     capped = launch.loaded.spec.deployment.max_total_tokens
     if capped is not None:
         found = f"min({found}, max_total_tokens {capped:,})"
@@ -109,7 +103,7 @@ def _pool_lines(launch: Launch, scenario: Scenario, layout: Layout, tokens: int,
     """The tensors that the engine prints as the KV cache: rows with a spare page, index-K by pages."""
     row, deployment, plan = layout.row, launch.loaded.spec.deployment, launch.plan
     page, drafts = row.page_tokens, deployment.draft_layers
-    layers = rates_of(layout).stored_kv // row.bytes
+    layers = layout.token_rates.stored_kv // row.bytes
     copies = deployment.dcp if plan.has_indexer and launch.release.has("dsa_dcp") else 1
     index_slots = int(tokens * ratio) * copies
     index_rows = floor_to(index_slots + page + 1, page)

@@ -23,7 +23,7 @@ from hsplan.engines.sglang.hisparse import (
 )
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.memory import WORKSPACE_BYTES, after_pool_lines
-from hsplan.engines.sglang.pools import rates_of, ratio_of, tokens_of
+from hsplan.engines.sglang.pools import ratio_of, tokens_of
 from hsplan.engines.sglang.releases import FIRST_RELEASE, Release
 from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.engines.sglang.rows import checkpoint_dtype
@@ -106,7 +106,7 @@ class BlockSparseCache:
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Tokens and everything that is allocated for them."""
-        row, deployment, rates = layout.row, launch.loaded.spec.deployment, rates_of(layout)
+        row, deployment, rates = layout.row, launch.loaded.spec.deployment, layout.token_rates
         page, ratio = row.page_tokens, ratio_of(launch, scenario)
         tokens = budget.kv_bytes.map(lambda b: tokens_of(b, rates, page, deployment.max_total_tokens))
         logical = int(tokens.best * ratio)
@@ -218,7 +218,7 @@ def _token_steps(
     launch: Launch, layout: Layout, budget: Budget, requests: Requests, tokens: int, logical: int
 ) -> tuple[Step, ...]:
     name, page = launch.release.name, layout.row.page_tokens
-    found = f"{budget.kv_bytes.best:,} B // {rates_of(layout).charged:,} B in pages of {page} = {tokens:,}"
+    found = f"{budget.kv_bytes.best:,} B // {layout.token_rates.charged:,} B in pages of {page} = {tokens:,}"
     steps = [Step("device tokens", found, f"SGLang {name}: config_from_budget")]
     if logical != tokens:
         source = f"SGLang {name}: host_to_device_ratio"
