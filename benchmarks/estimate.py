@@ -69,6 +69,18 @@ def plans_per_second(**deployment: object) -> dict[str, object]:
     return {"plans": PLANS, "rounds": ROUNDS, "median": round(statistics.median(rates)), "min": round(min(rates))}
 
 
+def grid_seconds() -> float:
+    """10,000 deployments on both engines, on one core: contexts × tp × GPUs × engines."""
+    spec = {"model": load_spec("glm-5.2-nvfp4", {}).spec.model, "deployment": {"gpu": "gb300"}}
+    start = time.perf_counter()
+    for context in range(256, 250 * 256 + 1, 256):
+        for tp in (1, 2, 4, 8):
+            for gpu in ("h200", "b200", "gb200", "b300", "gb300"):
+                for engine in ("sglang", "vllm"):
+                    hsplan.plan(spec, context=context, tp=tp, gpu=gpu, engine=engine)
+    return round(time.perf_counter() - start, 2)
+
+
 def machine() -> dict[str, object]:
     names = ("msgspec", "pyyaml", "rich", "typer")
     return {
@@ -92,6 +104,8 @@ def main() -> None:
         "heaviest_imports": heaviest_imports(),
         "plans_per_second": plans_per_second(),
         "plans_per_second_with_kv_budget": plans_per_second(kv_budget=140 * 2**30),
+        "plans_per_second_vllm": plans_per_second(engine="vllm"),
+        "grid_of_10000_seconds": grid_seconds(),
     }
     text = json.dumps(result, indent=2) + "\n"
     if output is None:

@@ -34,12 +34,13 @@ class Outcome(Protocol):
 Retry = Callable[..., Outcome | None]
 
 
-def host_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
-    """The largest whole ratio with which the deployment fits, and the host memory that this one needs."""
-    needed = pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes
+def host_cure(launch: Launch, pools: Pools, needed: int, retry: Retry) -> str:
+    """The largest whole ratio with which the deployment fits, or `needed` bytes of host memory, as this one needs."""
     memory = f"{size(needed)} of host memory on a node"
     if not _fits(retry(host_memory=needed)):
         memory = f"{memory} and {LESS_BESIDE}"
+    if pools.host_is_sized:
+        return f"a smaller host_pool, or {memory}"
     ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
     whole = _largest(1, ceil(ratio) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
     return memory if whole is None else f"host_to_device_ratio {whole}, or {memory}"
@@ -47,7 +48,7 @@ def host_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
 
 def headroom_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
     """Fewer running requests when their tables are large enough to give the room, else a smaller pool."""
-    ranks = launch.data_parallel
+    ranks = launch.cap_ranks
     fewer = _largest(1, pools.request_cap - 1, lambda n: _fits(retry(max_running_requests=n * ranks)))
     return LESS_BESIDE if fewer is None else f"max_running_requests {fewer * ranks:,}"
 
@@ -67,7 +68,7 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
 
     match binding:
         case "max_running":
-            ranks = launch.data_parallel
+            ranks = launch.cap_ranks
             highest = min(nxt, MOST_REQUESTS // ranks)
             cap = _largest(now + 1, highest, lambda n: more(retry(max_running_requests=n * ranks)))
             return MORE_ROOM if cap is None else f"max_running_requests {cap * ranks:,}"
@@ -76,12 +77,14 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
             slots = max(slots, launch.model.index_topk or 0)
             smaller = slots < pools.hot_buffer_tokens - pools.page_tokens
             return f"device_buffer_size {slots:,}" if smaller and more(retry(device_buffer_size=slots)) else MORE_ROOM
+        case "host" if pools.host_is_sized:
+            return "a larger host_pool"
         case "host":
             return "more host memory on a node"
         case _ if not scenario.offload:
             offload = "offload, " if launch.can_offload else ""
             return f"{offload}more ranks, or a higher mem_fraction"
-        case _ if limits["hot_buffer"] > limits["gpu"]:
+        case _ if limits.get("hot_buffer", 0) > limits["gpu"]:
             memory = " and more host memory" if "host" in limits else ""
             return f"a higher host_to_device_ratio{memory}, as long as the hot buffers still fit"
         case _:

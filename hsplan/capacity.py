@@ -7,6 +7,7 @@ All figures are for one data-parallel rank.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 import msgspec
 
@@ -68,6 +69,9 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     context = launch.loaded.spec.workload.context
     reserved = ceil_div(context, pools.page_tokens) * pools.page_tokens
     host_fit = _host_tokens_that_fit(launch, pools)
+    short = host_fit is not None and host_fit < pools.host_tokens
+    if host_fit is None and pools.host_is_sized:
+        host_fit = pools.host_tokens
     by_gpu = pools.logical_tokens // reserved if pools.gpu_requests is None else pools.gpu_requests
     limits = Limits(
         gpu=by_gpu if context <= pools.max_request_tokens else 0,
@@ -78,7 +82,6 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     known = limits.known()
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
-    short = host_fit is not None and host_fit < pools.host_tokens
     why_not, find_cure = _verdict(launch, budget, pools, known[binding], headroom, retry, host_is_short=short)
     return Capacity(
         requests=known[binding],
@@ -116,8 +119,14 @@ def _host_tokens_that_fit(launch: Launch, pools: Pools) -> int | None:
         return None
     if host_memory == "here":
         host_memory = available_bytes(launch.loaded.where("offload.host_memory"))
-    each = max(host_memory - pools.host_reserve_bytes, 0) // launch.ranks_per_node
+    usable = int(host_memory * pools.host_share) - pools.host_reserve_bytes
+    each = max(usable, 0) // host_pools(launch, pools)
     return each * pools.host_tokens // pools.host_bytes
+
+
+def host_pools(launch: Launch, pools: Pools) -> int:
+    """Host pools on one node."""
+    return max(launch.ranks_per_node // pools.host_sharers, 1)
 
 
 def _verdict(
@@ -131,10 +140,10 @@ def _verdict(
     if pools.tokens.best == 0 and pools.refusal is None:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:
-        needed = size(pools.host_bytes * launch.ranks_per_node + pools.host_reserve_bytes)
-        kept = size(pools.host_reserve_bytes)
-        reason = f"the host pools need {needed} on a node, with the {kept} that the engine keeps free"
-        return reason, lambda: host_cure(launch, pools, retry)
+        needed = _memory_for_pools(launch, pools)
+        kept = size(needed - pools.host_bytes * host_pools(launch, pools))
+        reason = f"the host pools need {size(needed)} on a node, with the {kept} that the engine keeps free"
+        return reason, lambda: host_cure(launch, pools, needed, retry)
     if pools.refusal is not None:
         cure = pools.refusal.cure
         return pools.refusal.why, lambda: cure
@@ -145,3 +154,8 @@ def _verdict(
         context = launch.loaded.spec.workload.context
         return f"not one request of {context:,} tokens fits", lambda: "a shorter context, or " + MORE_ROOM
     return "", str
+
+
+def _memory_for_pools(launch: Launch, pools: Pools) -> int:
+    """The least memory of a node that takes all its host pools and what the engine keeps free, bytes."""
+    return ceil((pools.host_bytes * host_pools(launch, pools) + pools.host_reserve_bytes) / pools.host_share)

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hsplan.capacity import Capacity
+from hsplan.capacity import Capacity, host_pools
 from hsplan.engines import Budget, CompressedPools, Interval, Launch, Layout, Pools, Rates, Scenario
 from hsplan.version import __version__
 
@@ -125,7 +125,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
         "logical_tokens": pools.logical_tokens,
         "max_request_tokens": pools.max_request_tokens,
         "host_pool_bytes": pools.host_bytes,
-        "blocks": None,
+        "blocks": msgspec.to_builtins(pools.blocks),
         "ledger": [msgspec.to_builtins(line) for line in (*budget.lines, *pools.lines)],
         "concurrency": {
             "requests": capacity.requests,
@@ -141,7 +141,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "tokens": pools.tokens.best * launch.data_parallel,
             "logical_tokens": pools.logical_tokens * launch.data_parallel,
             "requests": capacity.requests * launch.data_parallel,
-            "host_bytes_per_node": pools.host_bytes * launch.ranks_per_node,
+            "host_bytes_per_node": pools.host_bytes * host_pools(launch, pools),
         },
     }
 
@@ -150,8 +150,7 @@ def _rates(rates: Rates | None) -> dict[str, int | None]:
     """Null where no one rate a token exists."""
     if rates is None:
         return dict.fromkeys(Rates.__struct_fields__)
-    found: dict[str, int | None] = msgspec.to_builtins(rates)
-    return found
+    return {**msgspec.to_builtins(rates), "charged": rates.charged or None}
 
 
 def _compressed(pools: CompressedPools | None) -> dict[str, float | None] | None:

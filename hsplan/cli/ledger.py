@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hsplan.capacity import host_pools
 from hsplan.cli.figures import gib, launched, number
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
@@ -23,8 +24,9 @@ def ledger(plan: Plan) -> str:
     sums = [wrapped("GPU: ", f"{taken:,} B in the ledger + {headroom:,} B headroom = {total}")]
     host = sum(line.bytes for line in lines if line.place == "host")
     if host:
-        node = host * plan.launch.ranks_per_node
-        sums.append(
-            f"host: {host:,} B a rank × {plan.launch.ranks_per_node} ranks = {node:,} B ({gib(node)} GiB) a node"
-        )
+        pools = host_pools(plan.launch, found.pools)
+        each = "rank" if found.pools.host_sharers == 1 else "replica"
+        total = f"{host * pools:,} B ({gib(host * pools)} GiB) a node"
+        several = "s" if pools > 1 else ""
+        sums.append(f"host: {host:,} B a {each} × {pools} {each}{several} = {total}")
     return "\n".join([*text, "", *sums])

@@ -15,7 +15,7 @@ import msgspec
 import typer
 from typer.core import TyperCommand
 
-from hsplan.engines import ENGINES
+from hsplan.engines import ENGINES, PRESETS
 from hsplan.hardware import GPUS
 from hsplan.spec import shipped_names
 from hsplan.spec.schema import SECTIONS, SIZE_KEYS, leaf_sections
@@ -26,8 +26,9 @@ HELP = {
     "checkpoint": "The model in another number format: bf16, fp8, nvfp4 or int4.",
     "bytes_per_rank": "Weight bytes of a rank, as logged or measured: 106.76GiB.",
     "path": "A folder of safetensors files; only their headers are read.",
-    "engine": "sglang, with its release if you like: sglang@0.5.17.",
+    "engine": "sglang or vllm, with a release if you like: vllm@0.33.0.",
     "release": "Release of the engine: 0.5.23, or a build main-2026-06-12.",
+    "preset": "The figures of a published calculator instead: vllm-calculator.",
     "gpu": "The card: h200, b200, gb300, mi300x, ...",
     "gpus": "GPUs in a node; from tp, pp and nodes if not given.",
     "nodes": "Number of nodes.",
@@ -69,11 +70,8 @@ HELP = {
     "context": "Prompt and output of one request, tokens.",
     "tpot_ms": "Wished time for each output token, ms.",
 }
-# Keys that change no figure yet: of engines and families that are not planned, and of the host link.
-OTHER_ENGINES = (
-    "dp", "pcp", "indexer_kv_dtype", "max_num_batched_tokens", "async_scheduling", "host_pool", "swa_full_tokens_ratio",
-    "tpot_ms",
-)  # fmt: skip
+# Keys that change no figure yet: of families that are not planned, and of the host link.
+WITHOUT_EFFECT = ("swa_full_tokens_ratio", "tpot_ms")
 PANELS = {"weights": "Weights", "deployment": "Deployment", "offload": "Offload", "workload": "Workload"}
 ORDER = ("deployment", "offload", "workload", "weights")
 FIELDS = {field.name: field for struct in SECTIONS.values() for field in msgspec.structs.fields(struct)}
@@ -143,7 +141,7 @@ def _parameter(leaf: str, section: str, *, planned_gpu: bool) -> inspect.Paramet
         metavar=None if switch else _metavar(leaf, section),
         rich_help_panel=PANELS[section],
         show_default=False,
-        hidden=leaf in OTHER_ENGINES,
+        hidden=leaf in WITHOUT_EFFECT,
         autocompletion=None if switch else _completion(leaf),
     )
     kind = list[bool] if switch else list[str]
@@ -169,7 +167,9 @@ def _metavar(leaf: str, section: str) -> str:
 
 def _completion(leaf: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
-        known = {"gpu": set(GPUS), "engine": set(ENGINES)}.get(leaf) or _choices(FIELDS[leaf].type)
+        known = {"gpu": set(GPUS), "engine": set(ENGINES), "preset": set(PRESETS)}.get(leaf) or _choices(
+            FIELDS[leaf].type
+        )
         return sorted(name for name in known if name.startswith(incomplete))
 
     return complete

@@ -29,7 +29,7 @@ def verdict(plan: Plan) -> str:
     held = f"{found.pools.logical_tokens:,} tokens, {found.capacity.requests:,} requests{of_all}"
     best = best_runnable(plan)
     more = f"; {best[0]} would hold {percent(best[1])}" if best else ""
-    return f"fits as launched ({found.name}): {held}, {found.capacity.binding} binds{more}"
+    return wrapped("", f"fits as launched ({found.name}): {held}, {found.capacity.binding} binds{more}")
 
 
 def _reasons(plan: Plan, entry: ScenarioPlan) -> Iterator[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from hsplan.capacity import host_pools
 from hsplan.cli.figures import NONE, Priced, gain, gib, number, percent, priced, rate
 from hsplan.cli.tables import table
 from hsplan.engines import CompressedPools, Interval
@@ -56,14 +57,19 @@ def scenario_table(plan: Plan) -> str:
 
 def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
     """Label of each row, and the text of a scenario in it."""
-    dp, ranks = plan.launch.data_parallel, plan.launch.ranks_per_node
+    dp, length = plan.launch.data_parallel, plan.launch.context_len
+    shared = any(entry.pools is not None and entry.pools.host_sharers > 1 for entry in plan.scenarios.values())
     return [
-        ("device tokens", lambda p: number(p.pools.tokens.best)),
+        ("KV cache, tokens" if _in_blocks(plan) else "device tokens", lambda p: number(p.pools.tokens.best)),
         ("  at least", lambda p: _low(p.pools.tokens, number)),
         ("  at most", lambda p: _high(p.pools.tokens, number)),
+        (f"concurrency of {length:,}", _concurrency),
+        ("GPU blocks", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.num_blocks)),
+        ("B/block", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.bytes_per_block)),
+        ("host blocks", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.host_num_blocks)),
         ("logical tokens", lambda p: number(p.pools.logical_tokens) if _logical_differs(plan) else NONE),
         ("gain over baseline", lambda p: NONE if p.name == "baseline" else percent(gain(plan, p.name))),
-        ("B/token, charged", lambda p: number(p.layout.rates.charged if p.layout.rates else None)),
+        ("B/token, charged", lambda p: number((p.layout.rates.charged if p.layout.rates else None) or None)),
         ("B/token, stored", lambda p: number(_stored(p))),
         ("  index-K in it", lambda p: number((p.layout.rates.stored_index if p.layout.rates else None) or None)),
         ("B/full token", lambda p: rate(p.pools.compressed and p.pools.compressed.bytes_per_full_token)),
@@ -72,7 +78,7 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("fixed GiB, windows", lambda p: gib(int(p.pools.compressed.swa_fixed_bytes)) if p.pools.compressed else NONE),
         ("fixed GiB, state", lambda p: gib(_state_bytes(p.pools.compressed)) if p.pools.compressed else NONE),
         ("KV row", lambda p: f"{p.layout.row.bytes:,} B {p.layout.row.format}"),
-        ("backend", lambda p: p.layout.row.attention_backend.replace("/", "/\n")),
+        ("backend", _backend),
         ("KV budget, GiB", lambda p: gib(p.budget.kv_bytes.best)),
         ("  at least", lambda p: _low(p.budget.kv_bytes, gib)),
         ("  at most", lambda p: _high(p.budget.kv_bytes, gib)),
@@ -83,13 +89,35 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  by max running", lambda p: number(p.capacity.limits.max_running)),
         ("  by host link", lambda p: number(p.capacity.limits.link)),
         ("what binds", lambda p: p.capacity.binding),
-        ("host GiB, rank", lambda p: gib(p.pools.host_bytes) if p.pools.host_bytes else NONE),
-        ("host GiB, node", lambda p: gib(p.pools.host_bytes * ranks) if p.pools.host_bytes else NONE),
+        ("host GiB, pool" if shared else "host GiB, rank", lambda p: _host_gib(p, 1)),
+        ("host GiB, node", lambda p: _host_gib(p, host_pools(plan.launch, p.pools))),
         (f"tokens, {dp} DP ranks", lambda p: number(p.pools.logical_tokens * dp) if dp > 1 else NONE),
         (f"requests, {dp} DP", lambda p: number(p.capacity.requests * dp) if dp > 1 else NONE),
         ("headroom, GiB", lambda p: gib(p.capacity.headroom_bytes)),
         ("fits", lambda p: "yes" if p.capacity.fits else "NO"),
     ]
+
+
+def _in_blocks(plan: Plan) -> bool:
+    return any(entry.pools is not None and entry.pools.blocks is not None for entry in plan.scenarios.values())
+
+
+def _concurrency(p: Priced) -> str:
+    """As vLLM prints it; under offload that of requests which read from host memory."""
+    if p.pools.blocks is None:
+        return NONE
+    printed, steady = p.pools.blocks.max_concurrency, p.pools.blocks.steady_state_concurrency
+    found = steady if printed is None else printed
+    return NONE if found is None else f"{found:,.2f}"
+
+
+def _backend(p: Priced) -> str:
+    """The name, broken where a table of four would be too wide."""
+    return p.layout.row.attention_backend.replace("/", "/\n").replace("_mla_sparse", "_mla\n_sparse")
+
+
+def _host_gib(p: Priced, pools: int) -> str:
+    return gib(p.pools.host_bytes * pools) if p.pools.host_bytes else NONE
 
 
 def _runs(entry: ScenarioPlan) -> str:
@@ -122,5 +150,7 @@ def _host_limit(p: Priced) -> str:
 
 
 def _logical_differs(plan: Plan) -> bool:
+    if _in_blocks(plan):
+        return False
     found = (entry.pools for entry in plan.scenarios.values())
     return any(pools is not None and pools.logical_tokens != pools.tokens.best for pools in found)

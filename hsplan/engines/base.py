@@ -73,7 +73,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Bytes per device token of one rank: `charged` is the cell, `draft` the draft term in it, the rest is stored."""
+    """
+    Bytes per device token of one rank: `charged` is the cell, `draft` the draft term in it, the rest is stored.
+
+    `charged` is 0 where the engine divides its budget by no rate.
+    """
 
     charged: int
     draft: int
@@ -174,6 +178,26 @@ class CompressedPools(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     c4_state: int
 
 
+class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """
+    The pool of an engine that counts in blocks; what a scenario does not have is None and left out of the JSON.
+
+    `max_concurrency` is the printed one. Under offload: the concurrency of requests that read from host memory, the
+    blocks of the host pool and the bytes from one to the next, whether the ranks of a replica share that pool, and
+    the groups that share the GPU pool, hot groups among them.
+    """
+
+    bytes_per_block: int
+    num_blocks: int
+    max_concurrency: float | None = None
+    steady_state_concurrency: float | None = None
+    host_num_blocks: int | None = None
+    host_block_stride: int | None = None
+    shared_host_pool: bool | None = None
+    device_groups: int | None = None
+    hot_groups: int | None = None
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Why the engine stops at start-up with these pools, and what would let it start."""
 
@@ -185,10 +209,13 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     """
     The allocated cache of one scenario.
 
-    `tokens` are device tokens (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
+    `tokens` are what the engine logs (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
-    `hot_pool_tokens` in all. `gpu_requests` are those of workload.context that the GPU pool holds, where whole pages
-    of logical tokens do not say it. `buffers` gives the tensors behind the lines that have any.
+    `hot_pool_tokens` in all, 0 where they are part of the pool. `gpu_requests` are those of workload.context that the
+    GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks share one host pool;
+    `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the engine takes
+    `host_share` of a node's memory, less `host_reserve_bytes`. `buffers` gives the tensors behind the lines that have
+    any.
     """
 
     tokens: Interval
@@ -202,6 +229,10 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     hot_buffer_tokens: int = 0
     hot_pool_tokens: int = 0
     gpu_requests: int | None = None
+    host_sharers: int = 1
+    host_is_sized: bool = False
+    host_share: float = 1
+    blocks: Blocks | None = None
     refusal: Refusal | None = None
     compressed: CompressedPools | None = None
     lines: tuple[Line, ...] = ()
@@ -215,6 +246,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     A deployment with every rank and release question answered; `extra` holds the engine's own answers.
 
     `can_offload`: whether some choice of the offload flags starts.
+    `cap_ranks` of the data-parallel ranks divide max_running_requests among them; 1: each takes as many.
     """
 
     loaded: Loaded
@@ -225,6 +257,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     tp: int
     ranks_per_node: int
     data_parallel: int
+    cap_ranks: int = 1
     context_len: int
     notes: tuple[str, ...]
     not_modelled: tuple[str, ...]

@@ -86,6 +86,9 @@ def _check_supported(plan: Plan) -> None:
     if not entry.available or top_k is None:
         reason = entry.reason if not entry.available else "the model computes no top-k"
         raise UnsupportedError(Problem(what=f"there is no offload to validate: {reason}"))
+    if pools_of(entry).hot_buffer_tokens == 0:
+        what = f"the kernels are those of SGLang's hot buffers; {plan.engine} keeps hot rows in blocks of its pool"
+        raise UnsupportedError(Problem(what=what, remedy="validate the plan of --engine sglang"))
     if top_k & (top_k - 1):
         raise UnsupportedError(Problem(what=f"the kernels take a power of two as top-k, not {top_k}"))
     if pools_of(entry).page_tokens != PAGE_TOKENS:

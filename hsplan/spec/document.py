@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -36,8 +37,13 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     unverified: tuple[str, ...] = ()
 
 
+@lru_cache(maxsize=4)
 def parse_yaml(text: str, origin: str) -> Document:
-    """Data of a YAML mapping; raises InputError with file and line."""
+    """
+    Data of a YAML mapping; raises InputError with file and line.
+
+    A grid reads the same text thousands of times: the last few are kept, and nobody changes their data.
+    """
     try:
         _limit_depth(text)
         node = yaml.compose(text, Loader=_LOADER)

@@ -69,6 +69,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     engine: str = "sglang"
     release: str = "latest"
+    preset: str | None = None
     gpu: str
     gpus: Ranks | Auto = "auto"
     nodes: Ranks = 1

@@ -234,6 +234,11 @@ def test_a_model_without_top_k_is_not_supported():
     assert refusal(plan).startswith("there is no offload to validate: HiSparse needs a model with a top-k indexer")
 
 
+def test_the_blocks_of_vllm_are_not_supported():
+    plan = hsplan.plan("glm-5.3-fp8", engine="vllm", kv_budget="20GiB")
+    assert refusal(plan).startswith("the kernels are those of SGLang's hot buffers; vllm keeps hot rows in blocks")
+
+
 def test_a_release_without_hisparse_is_not_supported():
     plan = plan_of("FF", engine="sglang@main-2026-03-01")
     assert refusal(plan).startswith("there is no offload to validate: main-2026-03-01 has no HiSparse")

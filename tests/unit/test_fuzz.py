@@ -55,6 +55,12 @@ VALID = (
     ),
     spec_of(DEEPSEEK_V4_1_FLASH, gpu="b200", dp_attention=8, kv_budget="40GiB", max_running_requests=64),
     spec_of(MINIMAX_M3, gpu="b300", tp=8, layer_range=[0, 30], kv_budget="50GiB", offload={"host_to_device_ratio": 4}),
+    spec_of(
+        {**GLM_5_2, "quantization_config": FP8}, engine="vllm", release="0.33.0", gpu="b200", tp=8, draft_layers=1,
+        num_speculative_tokens=3, max_model_len=131_072, max_num_batched_tokens=8192, async_scheduling=True, dp=1,
+        pcp=1, dcp=1, indexer_kv_dtype="fp8", kv_cache_dtype="fp8_e4m3", attention_backend="flashinfer_mla_sparse",
+        offload={"device_buffer_size": 10_240, "host_pool": "384GiB", "host_memory": "2TiB"},
+    ),
 )  # fmt: skip
 
 for _valid in VALID:
@@ -236,7 +242,7 @@ def test_broken_overrides_are_planned_or_refused(which, overrides):
 
 
 @pytest.mark.parametrize("index", range(len(NASTY)))
-@pytest.mark.parametrize("spec", VALID, ids=["glm", "v3.2", "kimi", "v4", "v4.1", "m3"])
+@pytest.mark.parametrize("spec", VALID, ids=["glm", "v3.2", "kimi", "v4", "v4.1", "m3", "vllm"])
 def test_no_value_breaks_any_key(spec, index):
     for container, key in places(broken := fresh(spec)):
         kept, container[key] = container[key], NASTY[index]

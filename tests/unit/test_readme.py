@@ -14,7 +14,8 @@ import hsplan
 from hsplan.cli import main
 from hsplan.cli.measured import measured
 from hsplan.engines import ENGINES
-from hsplan.engines.sglang.releases import FIRST_BUILD, RELEASES
+from hsplan.engines.sglang import releases as sglang
+from hsplan.engines.vllm import releases as vllm
 from hsplan.families import FAMILIES
 from hsplan.hardware import GPUS
 from hsplan.measurement import Measurement
@@ -56,11 +57,11 @@ def test_ci_runs_the_test_command_of_the_readme_word_for_word():
 
 
 def test_the_support_tables_name_all_releases_families_architectures_and_gpus():
-    for release in RELEASES:
-        assert release in README
-    assert FIRST_BUILD in README
-    assert "SGLang" in README
-    assert list(ENGINES) == ["sglang"]
+    assert list(ENGINES) == ["sglang", "vllm"]
+    for engine in (sglang, vllm):
+        row = next(line for line in README.splitlines() if line.startswith(f"| {engine.CALENDAR.engine} |"))
+        assert all(release in row for release in engine.RELEASES)
+        assert engine.FIRST_BUILD in row
     for family in FAMILIES:
         for architecture in family.ARCHITECTURES:
             assert f"`{architecture}`" in README

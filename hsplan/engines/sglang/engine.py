@@ -67,6 +67,7 @@ class SGLang:
             tp=ranks.tp,
             ranks_per_node=ranks.per_node,
             data_parallel=deployment.dp_attention,
+            cap_ranks=deployment.dp_attention,
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),

@@ -49,7 +49,11 @@ class RankWeights(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Shards(msgspec.Struct, frozen=True, kw_only=True):
-    """By what each class of tensors is divided: tensor, attention and MoE-tensor parallel sizes, experts by `ep`."""
+    """
+    By what each class of tensors is divided: tensor, attention and MoE-tensor parallel sizes, experts by `ep`.
+
+    `draft_owns_vocabulary`: MTP layers hold an embedding and a head of their own while the pool is sized.
+    """
 
     tp: int
     attention: int
@@ -59,6 +63,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     embed: int
     head: int
     shared: int
+    draft_owns_vocabulary: bool = True
 
     def of(self, shard: str) -> int:
         """Ranks that share a tensor of this class."""
@@ -315,7 +320,7 @@ def _draft_extras(
     copies = sum(
         _tensor_rank_bytes(t, "bf16", shards)
         for t in tensors
-        if t.unit in ("first", "last") and t.shard != "replicated"
+        if t.unit in ("first", "last") and t.shard != "replicated" and shards.draft_owns_vocabulary
     )
     return copies + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
 
@@ -332,7 +337,8 @@ def _from_folder(
         draft = 0
     elif found.draft:
         absorbed = _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
-        draft += groups.get("embed", 0) + groups.get("head", 0) + absorbed
+        copies = groups.get("embed", 0) + groups.get("head", 0) if shards.draft_owns_vocabulary else 0
+        draft += copies + absorbed
     indexer = max(found.indexers.values(), default=0)
     return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))
 

@@ -9,12 +9,11 @@ with a change is known, the change counts from that release on and builds betwee
 from __future__ import annotations
 
 import re
-from datetime import date
 from functools import lru_cache
 
 import msgspec
 
-from hsplan.errors import InputError, Problem, UnsupportedError, shown
+from hsplan.engines.dated import Calendar
 from hsplan.spec import Loaded
 
 RELEASES = {
@@ -81,7 +80,7 @@ UNDATED = (
     ("2026-09-04", "2026-09-18", "indexer_types first, external linker, PD role (first release 0.5.20)"),
     ("2026-10-01", "2026-10-15", "elision under PD and HiCache, draft KV × ratio (first release 0.5.22)"),
 )
-_BUILD = re.compile(r"main-(\d{4}-\d{2}-\d{2})")
+CALENDAR = Calendar("SGLang", RELEASES, LATEST, FIRST_BUILD)
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -131,42 +130,9 @@ def release_of(loaded: Loaded) -> Release:
     """
     name = re.sub(r"^v(?=[0-9])", "", loaded.spec.deployment.release)
     name = LATEST if name == "latest" else name
-    day = RELEASES.get(name) or _build_day(name, loaded.where("deployment.release"))
-    return _release(name, day)
-
-
-def _build_day(name: str, where: str) -> str:
-    match = _BUILD.fullmatch(name)
-    if match is None:
-        what = f"SGLang {shown(name)!r} is not a release hsplan knows"
-        remedy = f"nearest: {_nearest(name)}; known: {', '.join(RELEASES)}, or a build main-YYYY-MM-DD"
-        raise UnsupportedError(Problem(where=where, what=what, remedy=remedy))
-    day = match[1]
-    try:
-        date.fromisoformat(day)
-    except ValueError:
-        what = f"{day} is no date"
-        raise InputError(Problem(where=where, what=what, remedy="write main-YYYY-MM-DD")) from None
-    if not FIRST_BUILD <= day <= RELEASES[LATEST]:
-        late = day > FIRST_BUILD
-        what = f"SGLang {name} is {'newer than what hsplan has read' if late else 'older than the first known build'}"
-        remedy = f"nearest: {LATEST if late else 'main-' + FIRST_BUILD}"
-        raise UnsupportedError(Problem(where=where, what=what, remedy=remedy))
-    return day
+    return _release(name, CALENDAR.day_of(name, loaded.where("deployment.release")))
 
 
 @lru_cache(maxsize=512)
 def _release(name: str, day: str) -> Release:
     return Release(name, day, frozenset(switch for switch, since in SWITCHES.items() if since <= day))
-
-
-def _nearest(name: str) -> str:
-    """The known release whose version numbers are closest."""
-    wanted = [int(part[:6]) for part in re.findall(r"\d+", name)[:3]] or [0]
-    target = sum(part * weight for part, weight in zip(wanted, (10**8, 10**4, 1), strict=False))
-
-    def distance(known: str) -> int:
-        parts = [int(part) for part in known.split(".")]
-        return abs(sum(part * weight for part, weight in zip(parts, (10**8, 10**4, 1), strict=True)) - target)
-
-    return min(RELEASES, key=distance)

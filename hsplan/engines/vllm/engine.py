@@ -1,0 +1,222 @@
+"""vLLM's answers to the questions of `hsplan.engines.base.Engine`."""
+
+from __future__ import annotations
+
+import msgspec
+
+from hsplan.engines.base import Budget, Launch, Layout, Pools, Rates, Row, Scenario, Step
+from hsplan.engines.sglang.loading import RankWeights, Shards, weights_of_rank
+from hsplan.engines.vllm.budget import budget_of
+from hsplan.engines.vllm.hisparse import hot_rows, refused
+from hsplan.engines.vllm.launch import (
+    Ranks,
+    Scheduler,
+    check_deployment,
+    max_model_len,
+    ranks_of,
+    scheduler_of,
+    stage_sizes,
+)
+from hsplan.engines.vllm.offloaded import offloaded_pools
+from hsplan.engines.vllm.pages import plain_page
+from hsplan.engines.vllm.pools import pools_of
+from hsplan.engines.vllm.releases import release_of
+from hsplan.engines.vllm.rows import index_bytes, resolve_row, takes_dcp
+from hsplan.engines.vllm.scenarios import applies, drafts_on, indexers_held, launched_scenario, layers_of
+from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.families import LayerPlan, Model, layer_plan
+from hsplan.hardware import Gpu, gpu_named
+from hsplan.spec import Deployment, Loaded
+
+UTILIZATION = (0.90, 0.92)  # gpu_memory_utilization when it is not given, before 0.20.0 and since
+
+
+class Extra(msgspec.Struct, frozen=True, kw_only=True):
+    """vLLM's own answers; `weights` of each stage, `hot_rows` and `no_offload` of the offload scenarios."""
+
+    row: Row
+    index_row: int
+    scheduler: Scheduler
+    utilization: float
+    world: int
+    weights: tuple[RankWeights | str, ...]
+    hot_rows: int | Problem
+    no_offload: str | None
+    as_launched: Scenario
+
+
+class VLLM:
+    """The engine; stateless, one instance serves all plans."""
+
+    name = "vllm"
+
+    def resolve(self, loaded: Loaded, model: Model) -> Launch:
+        """Release, ranks, stages, weights; raises InputError or UnsupportedError."""
+        release = release_of(loaded)
+        deployment = loaded.spec.deployment
+        gpu = gpu_named(deployment.gpu, loaded.where("deployment.gpu"))
+        ranks = ranks_of(loaded)
+        notes = check_deployment(loaded, model, gpu, ranks)
+        plan = layer_plan(model, release.schedule, stage_sizes, loaded)
+        length, length_notes = max_model_len(loaded, model)
+        row = resolve_row(model, gpu, release, deployment, (model.num_attention_heads or 0) // ranks.tp)
+        if isinstance(row, str):
+            what = f"vLLM {release.name} refuses this deployment: {row}"
+            chosen = (key for key in ("page_size", "attention_backend") if getattr(deployment, key) != "auto")
+            where = loaded.where(f"deployment.{next(chosen, 'gpu')}")
+            raise UnsupportedError(Problem(where=where, what=what))
+        if plan.has_indexer and deployment.dcp > 1 and not takes_dcp(row, release):
+            notes.append(f"vLLM {release.name} as published does not run {row.attention_backend} with DCP")
+        scheduler = scheduler_of(deployment, gpu, release, length)
+        held = tuple(indexers_held(release, plan, stage) for stage in plan.stages)
+        weights = _weights(loaded, model, plan, gpu, ranks, held)
+        return Launch(
+            loaded=loaded,
+            model=model,
+            plan=plan,
+            gpu=gpu,
+            release=release,
+            tp=ranks.tp,
+            ranks_per_node=ranks.per_node,
+            data_parallel=deployment.dp,
+            context_len=length,
+            notes=(*release.notes, *model.notes, *notes, *length_notes),
+            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            extra=Extra(
+                row=row,
+                index_row=index_bytes(model, deployment),
+                scheduler=scheduler,
+                utilization=_utilization(deployment, new=release.has("utilization_092")),
+                world=ranks.moe * deployment.pp,
+                weights=weights,
+                hot_rows=hot_rows(loaded, model, gpu, release, scheduler),
+                no_offload=refused(model, release, deployment, row),
+                as_launched=launched_scenario(release, plan, offload=loaded.spec.offload is not None),
+            ),
+        )
+
+    def as_launched(self, launch: Launch) -> Scenario:
+        """The scenario that the given flags start."""
+        extra: Extra = launch.extra
+        return extra.as_launched
+
+    def applies(self, launch: Launch, scenario: Scenario) -> bool:
+        """Whether the build runs the scenario for some choice of the offload flags."""
+        return applies(launch, scenario)
+
+    def layout(self, launch: Launch, scenario: Scenario) -> Layout | str:
+        """Row and rates of the stage that has the fewest blocks, or the reason why it is not available."""
+        if scenario.offload:
+            reason = _offload_refused(launch, launched=scenario == self.as_launched(launch))
+            if reason is not None:
+                return reason
+        row: Row = launch.extra.row
+        stage = _binding_stage(launch, scenario)
+        rates = _rates(launch, scenario, stage)
+        layers = layers_of(launch, scenario, stage)
+
+        def explain() -> tuple[Step, ...]:
+            size = f"{row.page_tokens} tokens × ({row.bytes} B × {layers.rows} layers"
+            size += f" + {launch.extra.index_row} B × {layers.index} index layers)"
+            total = f"{size} = {plain_page(row, launch.extra.index_row, layers):,}"
+            return (Step("page of all layers, bytes", total, f"vLLM {launch.release.name}: kv_cache_planning.py"),)
+
+        return Layout(row=row, rates=rates, stage=stage, index_layers=layers.index, explain=explain)
+
+    def budget(self, launch: Launch, scenario: Scenario) -> Budget:
+        """Bytes for the cache on the stage that has the fewest blocks."""
+        return budget_of(launch, scenario, _binding_stage(launch, scenario))
+
+    def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
+        """Blocks and everything that is allocated for them."""
+        return (offloaded_pools if scenario.offload else pools_of)(launch, scenario, layout, budget)
+
+
+def _utilization(deployment: Deployment, *, new: bool) -> float:
+    return UTILIZATION[new] if deployment.mem_fraction == "auto" else deployment.mem_fraction
+
+
+def _weights(
+    loaded: Loaded, model: Model, plan: LayerPlan, gpu: Gpu, ranks: Ranks, held: tuple[int, ...]
+) -> tuple[RankWeights | str, ...]:
+    """
+    Weights of a rank of each stage; experts are spread over all of tp × dp × pcp, everything else over tp.
+
+    The indexer's wk is always fused with weights_proj, in bf16.
+    """
+    tp = ranks.tp
+    fused = msgspec.structs.replace(model, indexer_fused=plan.has_indexer)
+    shards = Shards(
+        tp=tp,
+        attention=tp,
+        ep=ranks.ep,
+        moe_tp=ranks.moe // ranks.ep,
+        embed=tp,
+        head=tp,
+        shared=tp,
+        draft_owns_vocabulary=False,
+    )
+    return tuple(
+        weights_of_rank(
+            loaded, fused, msgspec.structs.replace(plan, stages=(stage,)), gpu, shards, held_indexers=indexers
+        )
+        for stage, indexers in zip(plan.stages, held, strict=True)
+    )
+
+
+def _offload_refused(launch: Launch, *, launched: bool) -> str | None:
+    """Why the offload scenarios are not available; raises what the engine raises when it is launched with offload."""
+    extra: Extra = launch.extra
+    if extra.no_offload is not None:
+        if launched:
+            what = f"vLLM {launch.release.name} refuses these flags: {extra.no_offload}"
+            raise UnsupportedError(Problem(where=launch.loaded.where("offload"), what=what))
+        return extra.no_offload
+    if isinstance(extra.hot_rows, Problem):
+        if launched:
+            raise InputError(extra.hot_rows)
+        return extra.hot_rows.what
+    return None
+
+
+def _binding_stage(launch: Launch, scenario: Scenario) -> tuple[int, int]:
+    """The pipeline stage with the fewest blocks: the engine gives every rank as many as the poorest has."""
+    stages = launch.plan.stages
+    if len(stages) == 1:
+        return stages[0]
+
+    def blocks(stage: tuple[int, int]) -> int:
+        page = plain_page(launch.extra.row, launch.extra.index_row, layers_of(launch, scenario, stage))
+        return budget_of(launch, scenario, stage).kv_bytes.best // page
+
+    return min(stages, key=blocks)
+
+
+def _rates(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> Rates:
+    """Bytes per token; under HiSparse only index-K lies on the GPU for every token, and no rate divides the budget."""
+    row, index_row = launch.extra.row.bytes, launch.extra.index_row
+    layers, drafts = layers_of(launch, scenario, stage), drafts_on(launch, stage)
+    kv = 0 if scenario.offload else row * (layers.rows - drafts)
+    index = index_row * (layers.index - (drafts if index_row else 0))
+    draft = drafts * (index_row if scenario.offload else row + index_row)
+    return Rates(
+        charged=0 if scenario.offload else kv + index + draft,
+        draft=draft,
+        stored_kv=kv,
+        stored_index=index,
+        stored_draft=draft,
+    )
+
+
+def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...], *, has_indexer: bool) -> tuple[str, ...]:
+    deployment = loaded.spec.deployment
+    found = []
+    if deployment.kv_budget != "auto" and isinstance(weights[0], str):
+        found.append(f"weights ({weights[0]}): all scenarios have the same budget")
+    if has_indexer:
+        found.append("limits.link: the time that missed rows take on the host link")
+    if loaded.spec.workload.tpot_ms is not None:
+        found.append("workload.tpot_ms: no limit is computed from it")
+    if deployment.nodes > 1 or deployment.dp > 1:
+        found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
+    return tuple(found)

@@ -1,0 +1,211 @@
+"""Ranks of a deployment, its scheduler settings, and the combinations that vLLM or hsplan cannot take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from hsplan.engines.vllm.releases import Release
+from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.families import Model
+from hsplan.hardware import Gpu
+from hsplan.spec import Deployment, Loaded, Offload
+from hsplan.units import GIB
+
+ARCHITECTURES = (
+    "DeepseekV3ForCausalLM",
+    "DeepseekV32ForCausalLM",
+    "GlmMoeDsaForCausalLM",
+    "KimiK25ForConditionalGeneration",
+)
+# Keys of SGLang, and what vLLM has in their place.
+SGLANG_KEYS = {
+    "dp_attention": "use dp",
+    "cp": "use pcp",
+    "chunked_prefill_size": "use max_num_batched_tokens",
+    "enable_dp_lm_head": "leave it out",
+    "hierarchical_cache": "leave it out",
+    "unified_cache_linker": "leave it out",
+    "max_total_tokens": "use kv_budget",
+    "radix_cache": "leave it out",
+    "swa_full_tokens_ratio": "leave it out",
+}
+_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Deployment)}
+MAX_SEQS = (256, 1024)  # max_num_seqs on small and large GPUs
+BATCHED_TOKENS = (2048, 8192, 16384)  # max_num_batched_tokens of the API server: small, from 70 GiB, from 160 GiB on
+
+
+class Ranks(msgspec.Struct, frozen=True, kw_only=True):
+    """Group sizes: `tp` of one replica, ranks that share a node, ranks that share the experts, and those of `ep`."""
+
+    tp: int
+    per_node: int
+    moe: int
+    ep: int
+
+
+class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
+    """Requests and tokens of one replica: running at once, in one step, in flight, and rows of one decode step."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    in_flight_tokens: int
+    decode_query_len: int
+
+
+def stage_sizes(layers: int, pp: int) -> list[int]:
+    """Layers of each pipeline stage: the remainder goes to the stages before the last one (`get_pp_indices`)."""
+    each, more = divmod(layers, pp)
+    return [each + (pp - 1 - more <= stage < pp - 1) for stage in range(pp)]
+
+
+def ranks_of(loaded: Loaded) -> Ranks:
+    """Fill `tp` and `gpus` from each other; raises InputError when ranks do not fill gpus × nodes."""
+    deployment = loaded.spec.deployment
+    outer, nodes = deployment.pp * deployment.dp * deployment.pcp, deployment.nodes
+    tp, gpus = _tp_and_gpus(loaded, outer)
+    if tp * outer != gpus * nodes:
+        parts = f"tp {tp} × pp {deployment.pp} × dp {deployment.dp} × pcp {deployment.pcp}"
+        what = f"{parts} = {tp * outer} ranks do not fill {nodes} × {gpus} GPUs"
+        remedy = "let tp × pp × dp × pcp = gpus × nodes"
+        raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy=remedy))
+    moe = tp * deployment.dp * deployment.pcp
+    _check_groups(loaded, tp, moe)
+    return Ranks(tp=tp, per_node=gpus, moe=moe, ep=deployment.ep)
+
+
+def _tp_and_gpus(loaded: Loaded, outer: int) -> tuple[int, int]:
+    """Tensor-parallel size and GPUs of a node, each from the other; `outer` groups of TP ranks stand side by side."""
+    tp, gpus, nodes = loaded.spec.deployment.tp, loaded.spec.deployment.gpus, loaded.spec.deployment.nodes
+    if tp != "auto":
+        return tp, gpus if gpus != "auto" else max(tp * outer // nodes, 1)
+    if gpus != "auto":
+        return max(gpus * nodes // outer, 1), gpus
+    what, remedy = "the number of GPUs is not known", "give tp, or gpus (of a node)"
+    raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy=remedy))
+
+
+def _check_groups(loaded: Loaded, tp: int, moe: int) -> None:
+    """Expert parallelism is on or off; DCP lies inside TP, with PCP it spans PCP or both."""
+    deployment = loaded.spec.deployment
+    if deployment.ep not in (1, moe):
+        what = f"ep {deployment.ep}: vLLM spreads experts over tp × dp × pcp = {moe} ranks or not at all"
+        raise InputError(Problem(where=loaded.where("deployment.ep"), what=what, remedy=f"use 1 or {moe}"))
+    pcp, dcp = deployment.pcp, deployment.dcp
+    allowed = [n for n in range(1, tp + 1) if tp % n == 0] if pcp == 1 else sorted({1, pcp, tp * pcp})
+    if dcp not in allowed:
+        what = f"dcp {dcp} with tp {tp} and pcp {pcp}"
+        remedy = "use one of " + ", ".join(map(str, allowed))
+        raise InputError(Problem(where=loaded.where("deployment.dcp"), what=what, remedy=remedy))
+
+
+def max_model_len(loaded: Loaded, model: Model) -> tuple[int, list[str]]:
+    """The longest request of the engine; raises InputError for one beyond the model, or a workload beyond it."""
+    given, native = loaded.spec.deployment.max_model_len, model.max_position_embeddings
+    context = loaded.spec.workload.context
+    if given != "auto" and native is not None and given > native:
+        what = f"{given:,} tokens, but the model has {native:,} positions"
+        where = loaded.where("deployment.max_model_len")
+        raise InputError(Problem(where=where, what=what, remedy=f"give at most {native}"))
+    length = native if given == "auto" else given
+    notes = []
+    if length is None:
+        length = context
+        notes.append("max_position_embeddings is missing: workload.context stands for max_model_len")
+    if context > length:
+        what = f"requests of {context:,} tokens, but the engine stops at {length:,}"
+        remedy = f"set workload.context (--context) to at most {length}"
+        raise InputError(Problem(where=loaded.where("workload.context"), what=what, remedy=remedy))
+    return length, notes
+
+
+def scheduler_of(deployment: Deployment, gpu: Gpu, release: Release, length: int) -> Scheduler:
+    """Defaults of the API server by the size of the card (`get_batch_defaults`), and the in-flight window."""
+    large = gpu.reported_bytes >= 70 * GIB and not gpu.name.startswith("a100")
+    largest = release.has("large_gpu_batches") and gpu.reported_bytes >= 160 * GIB
+    given, batched = deployment.max_running_requests, deployment.max_num_batched_tokens
+    seqs = MAX_SEQS[large] if given == "auto" else given
+    tokens = min(seqs * length, BATCHED_TOKENS[2 if largest else int(large)]) if batched == "auto" else batched
+    if given == "auto":
+        seqs = min(seqs, tokens)
+    steps = deployment.pp + int(deployment.async_scheduling)
+    return Scheduler(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        in_flight_tokens=steps * tokens,
+        decode_query_len=1 + speculative_tokens(deployment),
+    )
+
+
+def speculative_tokens(deployment: Deployment) -> int:
+    """Tokens drafted in a step; as many as MTP layers when only those are given."""
+    return deployment.num_speculative_tokens or deployment.draft_layers
+
+
+def check_deployment(loaded: Loaded, model: Model, gpu: Gpu, ranks: Ranks) -> list[str]:
+    """Raise InputError or UnsupportedError for what cannot run; return notes on what is ignored."""
+    problems = list(_foreign_keys(loaded))
+    if problems:
+        raise InputError(problems)
+    if model.architecture not in ARCHITECTURES:
+        what = f"hsplan does not know how vLLM sizes {model.architecture}"
+        remedy = "known for vLLM: " + ", ".join(ARCHITECTURES)
+        raise UnsupportedError(Problem(where=loaded.where("model.architectures"), what=what, remedy=remedy))
+    if gpu.rocm:
+        what = f"hsplan does not know how vLLM sizes its cache on ROCm, that is on the {gpu.name}"
+        raise UnsupportedError(Problem(where=loaded.where("deployment.gpu"), what=what))
+    _check_index(loaded, model)
+    return list(_notes(loaded.spec.deployment, model, gpu, ranks))
+
+
+def _foreign_keys(loaded: Loaded) -> Iterator[Problem]:
+    deployment = loaded.spec.deployment
+    for key, remedy in SGLANG_KEYS.items():
+        if getattr(deployment, key) != _DEFAULTS[key]:
+            what = f"{key} is a key of SGLang, not of vLLM"
+            yield Problem(where=loaded.where(f"deployment.{key}"), what=what, remedy=remedy)
+    offload = loaded.spec.offload or Offload()
+    if offload.host_to_device_ratio != Offload().host_to_device_ratio:
+        where = loaded.where("offload.host_to_device_ratio")
+        remedy = "vLLM sizes its host pool by host_pool"
+        yield Problem(where=where, what="host_to_device_ratio is a key of SGLang", remedy=remedy)
+
+
+def _check_index(loaded: Loaded, model: Model) -> None:
+    """The index key is 128 values and a scale; packed rows scale 128 values at a time."""
+    if model.index_topk is None:
+        return
+    if model.index_head_dim is None:
+        what, remedy = "`model.index_head_dim` is missing", "give it as in config.json, usually 128"
+        raise InputError(Problem(where=loaded.where("model"), what=what, remedy=remedy))
+    if model.index_head_dim != 128:
+        what = f"index_head_dim is {model.index_head_dim}; hsplan knows 128 only"
+        raise UnsupportedError(Problem(where=loaded.where("model.index_head_dim"), what=what))
+    if (model.kv_lora_rank, model.qk_rope_head_dim) != (512, 64):
+        what = f"rows of {model.kv_lora_rank} + {model.qk_rope_head_dim} values; sparse MLA backends take 512 + 64"
+        raise UnsupportedError(Problem(where=loaded.where("model.kv_lora_rank"), what=what))
+
+
+def _notes(deployment: Deployment, model: Model, gpu: Gpu, ranks: Ranks) -> Iterator[str]:
+    if deployment.indexer_kv_dtype != "auto" and model.index_topk is None:
+        yield "indexer_kv_dtype is for models with an indexer and is ignored here"
+    if deployment.indexer_kv_dtype == "mxfp4" and model.index_topk is not None:
+        yield (
+            "indexer_kv_dtype mxfp4: the DSA indexers of vLLM 0.24.0 to 0.33.0 store fp8 keys (132 B) whatever it "
+            "says; the 68 B here are a what-if"
+        )
+    types = model.schedule.get("indexer_types") or ()
+    by_rule = model.schedule.get("index_topk_pattern") or model.schedule.get("index_topk_freq")
+    if "shared" in types and not by_rule:
+        yield "indexer_types: vLLM does not read it, every layer computes its own top-k"
+    if deployment.cuda_graph_max_bs not in ("auto", 0):
+        yield "cuda_graph_max_bs: the estimate of vLLM's CUDA graphs does not depend on it"
+    if deployment.disaggregation is not None:
+        yield f"disaggregation {deployment.disaggregation}: vLLM sizes its pool the same"
+    if deployment.moe_a2a_backend != "none":
+        yield f"moe_a2a_backend {deployment.moe_a2a_backend}: its buffers are not in this plan"
+    if ranks.per_node > gpu.per_node:
+        yield f"{ranks.per_node} GPUs in a node: the usual {gpu.name} board has {gpu.per_node}"
+    if deployment.draft_layers and model.mtp_layers and deployment.draft_layers != model.mtp_layers:
+        yield f"draft_layers {deployment.draft_layers}: the model has {model.mtp_layers} MTP layer(s)"

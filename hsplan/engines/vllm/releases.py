@@ -1,0 +1,111 @@
+"""
+vLLM releases and dated builds, as one table of dated switches.
+
+A build has a switch when its date is not before the switch's. The date of a release is the build date in its
+published wheel; the switches of every release from 0.24.0 to 0.33.0 were read in that wheel. Where only the first
+release with a change is known, the change counts from that release on and builds between carry a note. How
+concurrency counts groups (#48317) is no switch: a single group counts the same both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from hsplan.engines.dated import Calendar
+from hsplan.spec import Loaded
+
+RELEASES = {
+    "0.24.0": "2026-06-29",
+    "0.25.0": "2026-07-11",
+    "0.25.1": "2026-07-12",
+    "0.26.0": "2026-07-25",
+    "0.27.0": "2026-08-10",
+    "0.27.1": "2026-08-11",
+    "0.28.0": "2026-08-25",
+    "0.29.0": "2026-09-09",
+    "0.30.0": "2026-09-22",
+    "0.31.0": "2026-10-03",
+    "0.32.0": "2026-10-17",
+    "0.33.0": "2026-11-01",
+}
+LATEST = "0.33.0"
+FIRST_BUILD = "2025-11-01"
+CALENDAR = Calendar("vLLM", RELEASES, LATEST, FIRST_BUILD)
+
+SWITCHES = {
+    "graphs_estimated": "2026-04-27",  # #30515, on from 0.20.0: the budget leaves out an estimate of the CUDA graphs
+    "utilization_092": "2026-04-27",  # first release 0.20.0: default of gpu_memory_utilization, 0.90 before
+    "tokens_by_concurrency": "2026-04-28",  # #41069: tokens = int(concurrency × max_model_len)
+    "topk_sharing": "2026-04-30",  # #37735: layers reuse top-k, every one keeps its indexer
+    "elision": "2026-06-19",  # #45895: shared layers build neither indexer nor index-K
+    "elision_of_weights": "2026-06-28",  # #46600
+    "page_of_backend": "2026-06-29",  # read in 0.24.0: dense MLA takes the smallest page that its backend has
+    "flash_attn_sparse": "2026-07-11",  # first release 0.25.0: bf16 rows on SM90
+    "dcp_flashinfer_sparse": "2026-07-25",  # first release 0.26.0: FlashInfer's sparse MLA takes DCP
+    "pcp_replicates": "2026-07-25",  # first release 0.26.0: PCP alone no longer divides a request's tokens
+    "large_gpu_batches": "2026-08-25",  # first release 0.28.0: 16,384 batched tokens from 160 GiB on
+    "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
+    "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
+    "hisparse": "2026-09-22",  # #53781, first release 0.30.0
+    "hisparse_checks": "2026-10-03",  # first release 0.31.0: least host pool, shared memory, ids of swap rows
+    "workspace_factor": "2026-10-17",  # first release 0.32.0: workspaces of 2 × max_model_len above 256 Ki tokens
+    "glm_fp8_on_sm100": "2026-10-17",  # #53138, first release 0.32.0: GLM's KV rows are fp8 on SM10x
+    "flash_attn_4_sparse": "2026-11-01",  # first release 0.33.0: bf16 rows of at most 16 heads on SM10x
+}
+# Builds between two releases of which only the later has these changes.
+UNDATED = (
+    ("2025-11-01", "2026-06-29", "dense MLA takes the smallest page of its backend (read in 0.24.0)"),
+    ("2026-07-12", "2026-07-25", "PCP alone replicates the cache (first release 0.26.0)"),
+    ("2026-08-11", "2026-08-25", "larger batches from 160 GiB on (first release 0.28.0)"),
+    ("2026-09-09", "2026-09-22", "HiSparse (first release 0.30.0)"),
+    ("2026-09-22", "2026-10-03", "start-up checks of HiSparse (first release 0.31.0)"),
+    ("2026-10-03", "2026-10-17", "smaller workspaces above 256 Ki tokens, fp8 rows of GLM on SM10x (0.32.0)"),
+)
+
+
+class Release(msgspec.Struct, frozen=True):
+    """A release or dated build: `name` as given, `date` as YYYY-MM-DD, the switches it has."""
+
+    name: str
+    date: str
+    switches: frozenset[str]
+
+    def has(self, switch: str) -> bool:
+        """Whether the build has the change."""
+        return switch in self.switches
+
+    @property
+    def schedule(self) -> tuple[str, ...]:
+        """The rules by which this build finds layers that reuse top-k; it never reads `indexer_types`."""
+        return ("index_topk_pattern", "index_topk_freq") if self.has("topk_sharing") else ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What is uncertain about a dated build."""
+        if not self.name.startswith("main-"):
+            return []
+        return [
+            f"{self.name}: the date of this change is not known, the build is priced without it: {what}"
+            for first, until, what in UNDATED
+            if first < self.date < until
+        ]
+
+
+def release_of(loaded: Loaded) -> Release:
+    """
+    The release that a spec names: `latest`, `0.24` to `0.33.0`, or `main-YYYY-MM-DD` from 2025-11-01 on.
+
+    Raises UnsupportedError, with the nearest known one, for anything else.
+    """
+    name = re.sub(r"^v(?=[0-9])", "", loaded.spec.deployment.release)
+    name = LATEST if name == "latest" else name
+    name = name + ".0" if re.fullmatch(r"0\.\d{1,4}", name) else name
+    return _release(name, CALENDAR.day_of(name, loaded.where("deployment.release")))
+
+
+@lru_cache(maxsize=512)
+def _release(name: str, day: str) -> Release:
+    return Release(name, day, frozenset(switch for switch, since in SWITCHES.items() if since <= day))
