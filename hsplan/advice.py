@@ -73,7 +73,7 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
             cap = _largest(now + 1, highest, lambda n: more(retry(max_running_requests=n * ranks)))
             return MORE_ROOM if cap is None else f"max_running_requests {cap * ranks:,}"
         case "hot_buffer":
-            slots = floor_to(pools.tokens.best // max(nxt, 1) - pools.page_tokens, pools.page_tokens)
+            slots = floor_to(pools.hot_pool_tokens // max(nxt, 1) - pools.page_tokens, pools.page_tokens)
             slots = max(slots, launch.model.index_topk or 0)
             smaller = slots < pools.hot_buffer_tokens - pools.page_tokens
             return f"device_buffer_size {slots:,}" if smaller and more(retry(device_buffer_size=slots)) else MORE_ROOM
@@ -82,7 +82,7 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
         case "host":
             return "more host memory on a node"
         case _ if not scenario.offload:
-            offload = "offload, " if launch.model.index_topk is not None else ""
+            offload = "offload, " if launch.can_offload else ""
             return f"{offload}more ranks, or a higher mem_fraction"
         case _ if limits.get("hot_buffer", 0) > limits["gpu"]:
             memory = " and more host memory" if "host" in limits else ""

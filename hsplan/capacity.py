@@ -76,7 +76,7 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     limits = Limits(
         gpu=by_gpu if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
-        hot_buffer=pools.tokens.best // pools.hot_buffer_tokens if pools.hot_buffer_tokens else None,
+        hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if pools.hot_buffer_tokens else None,
         max_running=pools.request_cap,
     )
     known = limits.known()
@@ -106,7 +106,7 @@ def _steps(pools: Pools, reserved: int, host_fit: int | None, limits: Limits) ->
         steps.append(Step("requests by host memory", formula, SOURCE))
     if limits.hot_buffer is not None:
         formula = (
-            f"{pools.tokens.best:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
+            f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
         )
         steps.append(Step("requests by hot buffers", formula, SOURCE))
     return tuple(steps)
@@ -137,7 +137,7 @@ def _verdict(
         lack = gib(-budget.kv_bytes.best)
         reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
         return reason, lambda: MORE_ROOM
-    if pools.tokens.best == 0:
+    if pools.tokens.best == 0 and pools.refusal is None:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:
         needed = _memory_for_pools(launch, pools)

@@ -14,11 +14,12 @@ from hsplan.advice import Retry
 from hsplan.capacity import Capacity, capacity_of
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
 from hsplan.errors import HsplanError
-from hsplan.families import Model, read_model
+from hsplan.families import LayerPlan, Model, read_model
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, changed, load_spec
 
 SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
+SHARED_KEYS = "layers that reuse top-k have no index key of their own in this model: the same as without elision"
 
 
 def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> Plan:
@@ -68,12 +69,19 @@ def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
     return ScenarioPlan(
         scenario=scenario,
         engine_applies=applies,
-        reason=SAME_CACHE if scenario.elided and launch.plan.skip_layers == 0 else "",
+        reason=_same_cache(launch.plan) if scenario.elided else "",
         layout=layout,
         budget=budget,
         pools=pools,
         capacity=capacity,
     )
+
+
+def _same_cache(plan: LayerPlan) -> str:
+    """Why elision changes nothing; empty when it does."""
+    if plan.elidable:
+        return ""
+    return SHARED_KEYS if plan.skip_layers else SAME_CACHE
 
 
 def _retry(engine: Engine, launch: Launch, scenario: Scenario) -> Retry:

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 
 from hsplan.capacity import Capacity, host_pools
-from hsplan.engines import Budget, Interval, Launch, Layout, Pools, Scenario
+from hsplan.engines import Budget, CompressedPools, Interval, Launch, Layout, Pools, Rates, Scenario
 from hsplan.version import __version__
 
 SCHEMA = "hsplan.plan/1"
 # Keys of a scenario that are null when it is not available.
 SCENARIO_KEYS = (
-    "row", "bytes_per_token", "kv_budget_bytes", "kv_budget_bytes_range", "max_total_num_tokens",
+    "row", "bytes_per_token", "compressed", "kv_budget_bytes", "kv_budget_bytes_range", "max_total_num_tokens",
     "max_total_num_tokens_range", "logical_tokens", "max_request_tokens", "host_pool_bytes", "blocks", "ledger",
     "concurrency", "headroom_bytes", "fits", "why_not", "cure", "deployment",
 )  # fmt: skip
@@ -73,7 +73,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             "model": {
                 "family": launch.model.family,
                 "architecture": launch.model.architecture,
-                "layers": len(plan.owners),
+                "layers": len(plan.pattern),
                 "index_owner_layers": len(owners),
                 "skip_topk_layers": plan.skip_layers,
                 "index_owner_ids": owners,
@@ -106,7 +106,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
     layout, budget, pools, capacity = entry.layout, entry.budget, entry.pools, entry.capacity
     if layout is None or budget is None or pools is None or capacity is None:
         return {**head, **dict.fromkeys(SCENARIO_KEYS)}
-    row, stored = layout.row, layout.rates
+    row = layout.row
     return {
         **head,
         "row": {
@@ -116,7 +116,8 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "kv_cache_dtype": row.kv_cache_dtype,
             "page_tokens": row.page_tokens,
         },
-        "bytes_per_token": {**msgspec.to_builtins(stored), "charged": stored.charged or None},
+        "bytes_per_token": _rates(layout.rates),
+        "compressed": _compressed(pools.compressed),
         "kv_budget_bytes": budget.kv_bytes.best,
         "kv_budget_bytes_range": _range(budget.kv_bytes),
         "max_total_num_tokens": pools.tokens.best,
@@ -143,6 +144,20 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "host_bytes_per_node": pools.host_bytes * host_pools(launch, pools),
         },
     }
+
+
+def _rates(rates: Rates | None) -> dict[str, int | None]:
+    """Null where no one rate a token exists."""
+    if rates is None:
+        return dict.fromkeys(Rates.__struct_fields__)
+    return {**msgspec.to_builtins(rates), "charged": rates.charged or None}
+
+
+def _compressed(pools: CompressedPools | None) -> dict[str, float | None] | None:
+    """The rates may be fractional; bytes and tokens are ints."""
+    if pools is None:
+        return None
+    return {**msgspec.to_builtins(pools), "swa_fixed_bytes": int(pools.swa_fixed_bytes)}
 
 
 def _range(interval: Interval) -> list[int]:

@@ -69,6 +69,11 @@ def number(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
+def rate(value: float | None) -> str:
+    """Bytes a token that may be fractional, two decimals at most."""
+    return NONE if value is None else f"{value:,.2f}".rstrip("0").rstrip(".")
+
+
 def gib(n_bytes: int) -> str:
     """GiB with two decimals, without the unit."""
     return f"{n_bytes / GIB:,.2f}"

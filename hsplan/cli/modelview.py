@@ -12,7 +12,7 @@ import msgspec
 from hsplan.engines.sglang.launch import stage_sizes
 from hsplan.engines.sglang.releases import release_of
 from hsplan.errors import printable
-from hsplan.families import LayerPlan, Model, Unit, layer_plan, read_model, unit_counts
+from hsplan.families import LETTERS, LayerPlan, Model, Unit, layer_plan, read_model, unit_counts
 from hsplan.spec import Loaded, load_spec
 from hsplan.spec.source import Source, find, shipped_folder
 
@@ -56,7 +56,7 @@ def _parameters(model: Model, plan: LayerPlan) -> tuple[int | None, int | None]:
     inventory = model.inventory
     if inventory is None:
         return None, None
-    layers = len(plan.owners)
+    layers = len(plan.pattern)
     units = unit_counts(model, plan, (0, layers), owners=plan.owners_in(0, layers))
     mtp: dict[Unit, int] = {"mtp": inventory.mtp_layers, "mtp_copy": inventory.mtp_layers}
     return inventory.parameters(units), inventory.parameters(mtp)
@@ -66,6 +66,13 @@ def pattern_rows(plan: LayerPlan) -> list[str]:
     """One letter a layer in rows of 64, the id of the first layer at the left."""
     pattern = plan.pattern
     return [f"{start:>4}  {pattern[start : start + ROW]}" for start in range(0, len(pattern), ROW)]
+
+
+def legend(plan: LayerPlan) -> str:
+    """What the letters say: those of DSA and MLA models, or the ones that the model has."""
+    used = set(plan.pattern)
+    shown = "FSM" if used <= set("FSM") else [letter for letter in LETTERS if letter in used]
+    return ", ".join(f"{letter} {LETTERS[letter]}" for letter in shown)
 
 
 def ranges(ids: Sequence[int]) -> str:

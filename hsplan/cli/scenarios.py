@@ -11,9 +11,9 @@ from collections.abc import Callable
 import msgspec
 
 from hsplan.capacity import host_pools
-from hsplan.cli.figures import NONE, Priced, gain, gib, number, percent, priced
+from hsplan.cli.figures import NONE, Priced, gain, gib, number, percent, priced, rate
 from hsplan.cli.tables import table
-from hsplan.engines import Interval
+from hsplan.engines import CompressedPools, Interval
 from hsplan.errors import printable
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Deployment
@@ -69,9 +69,14 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("host blocks", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.host_num_blocks)),
         ("logical tokens", lambda p: number(p.pools.logical_tokens) if _logical_differs(plan) else NONE),
         ("gain over baseline", lambda p: NONE if p.name == "baseline" else percent(gain(plan, p.name))),
-        ("B/token, charged", lambda p: number(p.layout.rates.charged or None)),
+        ("B/token, charged", lambda p: number((p.layout.rates.charged if p.layout.rates else None) or None)),
         ("B/token, stored", lambda p: number(_stored(p))),
-        ("  index-K in it", lambda p: number(p.layout.rates.stored_index or None)),
+        ("  index-K in it", lambda p: number((p.layout.rates.stored_index if p.layout.rates else None) or None)),
+        ("B/full token", lambda p: rate(p.pools.compressed and p.pools.compressed.bytes_per_full_token)),
+        ("B/window slot", lambda p: rate(p.pools.compressed and p.pools.compressed.bytes_per_swa_token)),
+        ("window slots", lambda p: number(p.pools.compressed and p.pools.compressed.swa_tokens)),
+        ("fixed GiB, windows", lambda p: gib(int(p.pools.compressed.swa_fixed_bytes)) if p.pools.compressed else NONE),
+        ("fixed GiB, state", lambda p: gib(_state_bytes(p.pools.compressed)) if p.pools.compressed else NONE),
         ("KV row", lambda p: f"{p.layout.row.bytes:,} B {p.layout.row.format}"),
         ("backend", _backend),
         ("KV budget, GiB", lambda p: gib(p.budget.kv_bytes.best)),
@@ -129,9 +134,13 @@ def _high(value: Interval, words: Callable[[int], str]) -> str:
     return NONE if value.low == value.high else words(value.high)
 
 
-def _stored(p: Priced) -> int:
+def _state_bytes(pools: CompressedPools) -> int:
+    return pools.fixed_c128_state_bytes + pools.fixed_c2_state_bytes
+
+
+def _stored(p: Priced) -> int | None:
     rates = p.layout.rates
-    return rates.stored_kv + rates.stored_index + rates.stored_draft
+    return None if rates is None else rates.stored_kv + rates.stored_index + rates.stored_draft
 
 
 def _host_limit(p: Priced) -> str:

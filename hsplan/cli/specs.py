@@ -10,7 +10,7 @@ import typer
 
 from hsplan.cli.figures import NONE, number
 from hsplan.cli.importing import imported
-from hsplan.cli.modelview import ModelView, comments, pattern_rows, ranges, view
+from hsplan.cli.modelview import ModelView, comments, legend, pattern_rows, ranges, view
 from hsplan.cli.output import emit, emit_json, wrapped
 from hsplan.cli.tables import table
 from hsplan.errors import printable
@@ -79,8 +79,8 @@ def _row(name: str, shown: ModelView) -> list[str]:
     deployment = shown.loaded.spec.deployment
     return [
         name,
-        re.sub("(For)?(CausalLM|ConditionalGeneration)$", "", shown.model.architecture),
-        str(len(shown.plan.owners)),
+        re.sub("(Sparse)?(For)?(CausalLM|ConditionalGeneration)$", "", shown.model.architecture),
+        str(len(shown.plan.pattern)),
         str(len(shown.plan.owner_ids)),
         str(shown.plan.skip_layers),
         _billions(shown.parameters),
@@ -101,7 +101,7 @@ def _summary(name: str, shown: ModelView) -> dict[str, Any]:
         "family": model.family,
         "architecture": model.architecture,
         "release": shown.release,
-        "layers": len(plan.owners),
+        "layers": len(plan.pattern),
         "index_owner_layers": len(plan.owner_ids),
         "skip_topk_layers": plan.skip_layers,
         "index_owner_ids": plan.owner_ids,
@@ -118,9 +118,9 @@ def _lines(name: str, shown: ModelView) -> list[str]:
     summary = _summary(name, shown)
     owners = f"{len(plan.owner_ids)} compute top-k, {plan.skip_layers} reuse it" if plan.has_indexer else "no indexer"
     facts = {
-        "layers": f"{len(plan.owners)}: {owners}",
+        "layers": f"{len(plan.pattern)}: {owners}",
         "owner layers": ranges(plan.owner_ids) or NONE,
-        "KV row": f"kv_lora_rank {model.kv_lora_rank} + qk_rope_head_dim {model.qk_rope_head_dim}",
+        "KV row": model.kv_words,
         "indexer": f"top {model.index_topk}, head {model.index_head_dim}" if plan.has_indexer else NONE,
         "attention heads": number(model.num_attention_heads),
         "positions": number(model.max_position_embeddings),
@@ -134,7 +134,7 @@ def _lines(name: str, shown: ModelView) -> list[str]:
         f"{printable(name)}: {model.architecture}, family {model.family}",
         *(wrapped(f"  {label:<16} ", text, indent=19) for label, text in facts.items()),
         "",
-        f"layers by SGLang {shown.release}: F computes top-k, S reuses it, M has no indexer",
+        f"layers by SGLang {shown.release}: {legend(plan)}",
         *pattern_rows(plan),
         "",
         *(wrapped("# ", text) for text in ([] if shown.source.is_config else comments(name))),

@@ -17,7 +17,7 @@ from hsplan.families import LayerPlan, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Loaded
 
-ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8}
+ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4}
 Evidence = Literal["measured", "engine_code", "engine_log", "derived", "assumed"]
 
 
@@ -118,7 +118,7 @@ class Buffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     line: str
     shape: tuple[int, ...]
-    dtype: Literal["uint8", "int16", "int32", "int64"] = "uint8"
+    dtype: Literal["uint8", "int16", "int32", "int64", "float32"] = "uint8"
     count: int = 1
     place: Literal["gpu", "host"] = "gpu"
 
@@ -129,13 +129,23 @@ class Buffer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Layout(msgspec.Struct, frozen=True, kw_only=True):
-    """The cache of one scenario before its size is known; `stage` is the pipeline stage that binds."""
+    """
+    The cache of one scenario before its size is known; `stage` is the pipeline stage that binds.
+
+    `rates` is None where no one rate a token exists: `Pools.compressed` then has the rates and what is fixed.
+    """
 
     row: Row
-    rates: Rates
+    rates: Rates | None
     stage: tuple[int, int]
     index_layers: int
     explain: Explain
+
+    @property
+    def token_rates(self) -> Rates:
+        """The rates of a layout that has one rate a token."""
+        assert self.rates is not None  # noqa: S101
+        return self.rates
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +156,26 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
     explain: Explain
     notes: tuple[str, ...] = ()
+
+
+class CompressedPools(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """
+    DeepSeek-V4's pools: tokens = (budget − fixed bytes) / bytes_per_full_token; the rates may be fractional.
+
+    `bytes_per_swa_token` is of a slot of the window pool: part of the full rate when that pool grows with the tokens,
+    else `swa_cap_tokens` slots are among the fixed bytes. The rest are slots of each pool, and of the state of ratio 4.
+    """
+
+    bytes_per_full_token: float
+    bytes_per_swa_token: float
+    swa_cap_tokens: int | None
+    fixed_c128_state_bytes: int
+    fixed_c2_state_bytes: int
+    swa_fixed_bytes: float
+    swa_tokens: int
+    c4_tokens: int
+    c128_tokens: int
+    c4_state: int
 
 
 class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -180,11 +210,12 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     The allocated cache of one scenario.
 
     `tokens` are what the engine logs (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
-    and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, 0 where
-    they are part of the pool. `gpu_requests` are those of workload.context that the GPU pool holds, where whole pages
-    of logical tokens do not say it. `host_sharers` ranks share one host pool; `host_is_sized`: the pool has a size of
-    its own, which limits whatever memory the node has; the engine takes `host_share` of a node's memory, less
-    `host_reserve_bytes`. `buffers` gives the tensors behind the lines that have any.
+    and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
+    `hot_pool_tokens` in all, 0 where they are part of the pool. `gpu_requests` are those of workload.context that the
+    GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks share one host pool;
+    `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the engine takes
+    `host_share` of a node's memory, less `host_reserve_bytes`. `buffers` gives the tensors behind the lines that have
+    any.
     """
 
     tokens: Interval
@@ -196,12 +227,14 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes: int = 0
     host_reserve_bytes: int = 0
     hot_buffer_tokens: int = 0
+    hot_pool_tokens: int = 0
     gpu_requests: int | None = None
     host_sharers: int = 1
     host_is_sized: bool = False
     host_share: float = 1
     blocks: Blocks | None = None
     refusal: Refusal | None = None
+    compressed: CompressedPools | None = None
     lines: tuple[Line, ...] = ()
     buffers: Callable[[], tuple[Buffer, ...]] = tuple
     explain: Explain = tuple
@@ -212,6 +245,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     A deployment with every rank and release question answered; `extra` holds the engine's own answers.
 
+    `can_offload`: whether some choice of the offload flags starts.
     `cap_ranks` of the data-parallel ranks divide max_running_requests among them; 1: each takes as many.
     """
 
@@ -227,6 +261,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     context_len: int
     notes: tuple[str, ...]
     not_modelled: tuple[str, ...]
+    can_offload: bool = True
     extra: Any
 
 

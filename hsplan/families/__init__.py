@@ -12,14 +12,17 @@ from types import ModuleType
 from typing import Any
 
 from hsplan.errors import InputError, Problem, UnsupportedError, shown
-from hsplan.families import deepseek, longcat
-from hsplan.families.base import Inventory, LayerPlan, Model, Tensor, Unit
+from hsplan.families import deepseek, deepseek_v4, longcat, minimax_m3
+from hsplan.families.base import LETTERS, BlockSparse, Compressed, Inventory, LayerPlan, Model, Tensor, Unit
 from hsplan.families.schedule import owners_by_schedule
 from hsplan.spec import Loaded
 
-__all__ = ["FAMILIES", "Inventory", "LayerPlan", "Model", "Tensor", "Unit", "layer_plan", "read_model", "unit_counts"]
+__all__ = [
+    "FAMILIES", "LETTERS", "BlockSparse", "Compressed", "Inventory", "LayerPlan", "Model", "Tensor", "Unit",
+    "layer_plan", "read_model", "unit_counts",
+]  # fmt: skip
 
-FAMILIES: tuple[ModuleType, ...] = (deepseek, longcat)
+FAMILIES: tuple[ModuleType, ...] = (deepseek, longcat, deepseek_v4, minimax_m3)
 BY_ARCHITECTURE = {name: family for family in FAMILIES for name in family.ARCHITECTURES}
 
 
@@ -73,13 +76,19 @@ def layer_plan(
     for a range or stage count that the model does not have.
     """
     layers = model.num_attention_layers
-    owners = (True,) * layers
-    if model.index_topk is not None:
-        try:
-            owners = owners_by_schedule(model.schedule, layers, precedence)
-        except InputError as error:
-            raise InputError([_placed(problem, loaded) for problem in error.problems]) from None
-    return LayerPlan(owners, model.index_topk is not None, _stages(layers, stage_sizes, loaded))
+    pattern = model.pattern or _pattern(model, layers, precedence, loaded)
+    return LayerPlan(pattern, _stages(layers, stage_sizes, loaded), model.shares_keys)
+
+
+def _pattern(model: Model, layers: int, precedence: tuple[str, ...], loaded: Loaded) -> str:
+    """The letters of a model whose owner layers follow from schedule fields."""
+    if model.index_topk is None:
+        return "M" * layers
+    try:
+        owners = owners_by_schedule(model.schedule, layers, precedence)
+    except InputError as error:
+        raise InputError([_placed(problem, loaded) for problem in error.problems]) from None
+    return "".join("FS"[not owner] for owner in owners)
 
 
 def _placed(problem: Problem, loaded: Loaded) -> Problem:
@@ -106,12 +115,14 @@ def _stages(layers: int, stage_sizes: Callable[[int, int], list[int]], loaded: L
 def unit_counts(model: Model, plan: LayerPlan, stage: tuple[int, int], *, owners: int) -> dict[Unit, int]:
     """How many units of each kind a stage holds, `owners` indexers among them; MTP layers are not in it."""
     first, end = stage
-    dense = max(0, min(end, model.inventory.dense_layers) - first) if model.inventory else 0
+    inventory = model.inventory
+    dense = max(0, min(end, inventory.dense_layers) - first) if inventory else 0
     return {
         "layer": end - first,
         "owner": owners,
         "dense": dense,
         "moe": end - first - dense,
         "first": int(first == 0),
-        "last": int(end == len(plan.owners)),
+        "last": int(end == len(plan.pattern)),
+        **({unit: sum(first <= i < end for i in ids) for unit, ids in inventory.where.items()} if inventory else {}),
     }

@@ -44,17 +44,19 @@ HARMLESS = frozenset(
 )
 
 
-def read_fields(struct: type[S], model: Mapping[str, Any], loaded: Loaded) -> tuple[S, tuple[str, ...]]:
+def read_fields(
+    struct: type[S], model: Mapping[str, Any], loaded: Loaded, harmless: frozenset[str] = frozenset()
+) -> tuple[S, tuple[str, ...]]:
     """
-    `struct` filled from the config fields it names, and the names that were ignored.
+    `struct` filled from the config fields it names, and the names that were ignored; `harmless` are the family's own.
 
     Raises InputError for wrong types and, in a hand-written spec, for unknown names; UnsupportedError for an
     unknown name in a config.json that may change the cache.
     """
     known = struct.__struct_fields__
-    unknown = [key for key in model if key not in known and key not in HARMLESS]
+    unknown = [key for key in model if key not in known and key not in HARMLESS and key not in harmless]
     if unknown:
-        _refuse(unknown, known, loaded)
+        _refuse(unknown, (*known, *harmless), loaded)
     try:
         return msgspec.convert({key: model[key] for key in known if key in model}, struct), tuple(unknown)
     except (ValueError, OverflowError, RecursionError):  # ValidationError among them

@@ -201,9 +201,7 @@ def _tokens(plan: Plan, place: Place, report: Report) -> tuple[TokenCheck, ...]:
     names = [
         name
         for name, entry in plan.scenarios.items()
-        if entry.available
-        and entry.engine_applies
-        and not (entry.scenario.elided and plan.launch.plan.skip_layers == 0)
+        if entry.available and entry.engine_applies and not (entry.scenario.elided and plan.launch.plan.elidable == 0)
     ]
     found = []
     for done, name in enumerate(names):

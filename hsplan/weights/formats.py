@@ -25,18 +25,31 @@ SIMPLE_REGEX = re.compile(r"(?:[\w-]|\\\.|\.\*|\.|\((?:\?:)?\w+(?:\|\w+)*\)|\^|\
 
 
 class Formats(msgspec.Struct, frozen=True):
-    """`default` is the format of linear layers; modules that match an `excluded` pattern stay bf16."""
+    """
+    `default` is the format of linear layers, `experts` that of routed experts where it differs.
+
+    Modules that match an `excluded` pattern stay bf16.
+    """
 
     default: str = "bf16"
     excluded: tuple[str, ...] = ()
+    experts: str | None = None
 
     def of(self, module: str) -> str:
         """Format of a linear layer by its full module name."""
+        if self.experts is not None and ".mlp.experts." in module:
+            return self.experts
         return "bf16" if self.default == "bf16" or _is_excluded(module, self.excluded) else self.default
 
 
-def named(checkpoint: str) -> Formats:
-    """The format that `weights: {checkpoint: …}` names; 4-bit ones hold the routed experts only."""
+def named(checkpoint: str, known: Formats | str = "") -> Formats:
+    """
+    The format that `weights: {checkpoint: …}` names; 4-bit ones hold the routed experts only.
+
+    `known` are those of the model's own checkpoint: where its experts have a format of their own, only they change.
+    """
+    if isinstance(known, Formats) and known.experts is not None:
+        return msgspec.structs.replace(known, experts=known.default if checkpoint == "fp8" else checkpoint)
     return Formats(checkpoint, EXPERTS_ONLY if checkpoint in ("nvfp4", "int4") else ())
 
 
@@ -44,7 +57,8 @@ def of_quantization(config: Any) -> Formats | str:
     """
     Formats of a quantization_config, or the reason why its bytes are not known.
 
-    Known: fp8 with 128 × 128 blocks, ModelOpt NVFP4, compressed-tensors int4 with groups of 32.
+    Known: fp8 with 128 × 128 blocks, ModelOpt NVFP4, compressed-tensors int4 with groups of 32. DeepSeek-V4 names its
+    experts' format in `expert_dtype`; its scales take a byte, and fp4 experts are MXFP4.
     """
     if config is None:
         return Formats()
@@ -52,6 +66,8 @@ def of_quantization(config: Any) -> Formats | str:
         return "quantization_config is no mapping"
     method = config.get("quant_method")
     if method == "fp8" and config.get("weight_block_size") == [128, 128]:
+        if "expert_dtype" in config:
+            return Formats("fp8_ue8m0", experts="mxfp4" if config["expert_dtype"] == "fp4" else "fp8_ue8m0")
         return _formats("fp8", config.get("modules_to_not_convert"))
     algorithm = config.get("quant_algo")
     if algorithm == "NVFP4" and method in ("modelopt", "modelopt_fp4", None):
@@ -75,13 +91,19 @@ def matrix_bytes(number_format: str, rows: int, cols: int) -> int:
     """
     Bytes of one rows × cols matrix with its scales.
 
-    fp8: one fp32 scale a 128 × 128 block; nvfp4: an fp8 scale a 16 values and two fp32 scalars; int4: a bf16
-    scale a 32 values and the 16-byte shape tensor.
+    fp8: one fp32 scale a 128 × 128 block, a byte in fp8_ue8m0; nvfp4: an fp8 scale a 16 values and two fp32 scalars;
+    mxfp4: a byte a 32 values; int4: a bf16 scale a 32 values and the 16-byte shape tensor.
     """
     elements = rows * cols
     match number_format:
         case "fp8":
             return elements + 4 * ceil_div(rows, 128) * ceil_div(cols, 128)
+        case "fp8_ue8m0":
+            return elements + ceil_div(rows, 128) * ceil_div(cols, 128)
+        case "mxfp4":
+            return ceil_div(elements, 2) + ceil_div(elements, 32)
+        case "int64":
+            return 8 * elements
         case "nvfp4":
             return ceil_div(elements, 2) + ceil_div(elements, 16) + 8
         case "int4":

@@ -138,6 +138,26 @@ def reported_gib(gpu: str) -> float:
     return reported / GIB
 
 
+def slots_of_hot_buffers() -> int:
+    """The rows of 64 requests and a reserved one, each a buffer and one page of entries."""
+    plan = hsplan.plan(
+        "deepseek-v4-flash", kv_budget="80GiB", max_running_requests=64, offload={"device_buffer_size": 2048}
+    )
+    pools = plan.scenarios["offload"].pools
+    assert pools is not None
+    rows, width = next(b.shape for b in pools.buffers() if b.line == "HiSparse request tables")
+    assert width == pools.hot_buffer_tokens
+    return rows * width
+
+
+def v4_tokens(**flags: Any) -> int:
+    """V4-Flash with fp8 experts on cards of 48 GB, which its weights nearly fill."""
+    found = scenario("deepseek-v4-flash", "baseline", gpu="l40s", tp=8, max_running_requests=8,
+                     weights={"checkpoint": "fp8"}, mem_fraction=0.93, release="0.5.17", **flags)  # fmt: skip
+    tokens: int = found["max_total_num_tokens"]
+    return tokens
+
+
 def engine_tokens_by_rank() -> bool:
     found = scenario("deepseek-v3.2-fp8", "baseline", gpu="b200", tp=8, dp_attention=8)
     return bool(found["deployment"]["tokens"] == 8 * found["max_total_num_tokens"])
@@ -172,13 +192,12 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "sgl-28752-indexer-ratio-oom": startup_oom,
     "sgl-11698-hicache-no-raise": hicache_change,
     "sgl-39330-dcp8": dcp8_logical_tokens,
+    "sgl-dsv4-c4-slots-64": slots_of_hot_buffers,
     "hw-h200-capacity": lambda: reported_gib("h200"),
     "hw-b200-capacity": lambda: reported_gib("b200"),
     "hw-h100-capacity": lambda: reported_gib("h100"),
 }
 NOT_YET = {
-    "sgl-dsv4-c4-slots-64": "DeepSeek-V4 is another family, not planned yet",
-    "sgl-28620-l20": "DeepSeek-V4 (truth: unknown)",
     "sgl-30401-colocated-admission": "its 181,946 tokens are no whole pages; the rule, device tokens "
     "less 6, is tested on the log's own 181,952 in test_engine_logs.py",
     "sgl-33075-device-limited": "inferred from a utilisation; neither model nor budget is stated",
@@ -191,7 +210,7 @@ NOT_YET = {
     "qwen235-two-engines": "a GQA model, refused as an unknown architecture",
 }
 POLICIES = {"sgl-elision-gate", "sgl-36452-draft-embeddings", "sgl-4090-max-req-formula", "dynamo-10964-dp-attention",
-            "sgl-30531-weights"}  # fmt: skip
+            "sgl-30531-weights", "sgl-28620-l20"}  # fmt: skip
 
 
 def test_every_sglang_and_hardware_case_is_answered_or_has_a_reason():
@@ -242,3 +261,10 @@ def test_the_weights_that_elision_frees_are_the_logged_0_98_gib_within_the_state
     assert low - given <= 0.98 * GIB <= high - given
     assert low - given == pytest.approx(0.97 * 1_068_426_240, abs=2)
     assert weights("0.5.17") == pytest.approx(107.74, rel=0.005)
+
+
+def test_a_draft_costs_tokens_and_a_second_stage_brings_many_where_weights_nearly_fill_the_card():
+    with_draft, without, two_stages = v4_tokens(draft_layers=1), v4_tokens(), v4_tokens(pp=2, nodes=2)
+    assert CASES["sgl-28620-l20"]["expect"]["value"] == "mtp < no_mtp < pp2"
+    assert with_draft < without < two_stages
+    assert two_stages > 5 * without

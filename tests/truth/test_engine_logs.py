@@ -60,12 +60,12 @@ LEFT_OUT = {
     "glm52-nvfp4-b300-hicache270": "host pools of HiCache only; the bytes per token are tested below",
     "sglang-glm52-mi355x-hicache": "host pools of HiCache only; the bytes per token are tested below",
     "glm52-fp4-mi355x-hicache-r1p5": "marked unreconciled",
-    "dsv4-flash-base-h20-mfs60": "DeepSeek-V4",
-    "dsv4-flash-0731-ascend-1": "DeepSeek-V4",
-    "dsv4-flash-0731-ascend-2": "DeepSeek-V4",
-    "dsv4-flash-l20-tp8": "DeepSeek-V4",
-    "dsv4-flash-tp4-eagle": "DeepSeek-V4",
-    "dsv4-dspark-3node": "DeepSeek-V4",
+    "dsv4-flash-base-h20-mfs60": "prints a budget, no pool: its rate, budget and tokens are tested below",
+    "dsv4-flash-0731-ascend-1": "an NPU, with pages of 128: its rate is tested below",
+    "dsv4-flash-0731-ascend-2": "an NPU, with pages of 128: its rate is tested below",
+    "dsv4-flash-l20-tp8": "inputs not published; the ordering of its tokens is tested in test_cases.py",
+    "dsv4-flash-tp4-eagle": "neither budget nor pool printed",
+    "dsv4-dspark-3node": "neither model nor budget published",
     "r1-0528-b200-tp8": "v0.4.10 of mid-2025, older than any build that hsplan knows",
     "dsv3-class-295k": "no version, flags unknown",
     "r1-fp8-h200-tp8-aisimulate": "no version, tokens approximate",
@@ -168,3 +168,31 @@ def test_before_the_change_of_2026_08_10_a_hisparse_request_ends_at_the_device_t
     assert longest("main-2026-07-01") == 181_946
     assert longest("0.5.17") == 181_946
     assert longest("0.5.18") == 363_904
+
+
+def v4_flash(release: str, **flags: Any) -> dict[str, Any]:
+    plan = hsplan.plan("deepseek-v4-flash", gpu="h20", tp=8, release=release, **flags).to_dict()
+    launched: dict[str, Any] = plan["scenarios"][plan["as_launched"]]
+    return launched
+
+
+def test_the_budget_and_the_tokens_of_the_v4_run_on_h20_of_may_2026():
+    record = RECORDS["dsv4-flash-base-h20-mfs60"]
+    # rest = avail − pre × (1 − 0.6), each printed within 0.005 GiB
+    budget = record["load_end_avail_gb"] - record["pre_gb"] * 0.4
+    assert budget == pytest.approx(record["kv_size_gb"], abs=0.0075)
+    low, high = (
+        v4_flash("main-2026-05-15", kv_budget=int((record["kv_size_gb"] + side) * GIB))["max_total_num_tokens"]
+        for side in (-0.005, 0.005)
+    )
+    assert low <= record["tokens"] <= high
+    exact = v4_flash("main-2026-05-15", kv_budget=int(record["tokens"] * 15_955.85) + 1)
+    assert exact["compressed"]["bytes_per_full_token"] == pytest.approx(15_955.85, rel=1e-12)
+    assert exact["max_total_num_tokens"] == record["tokens"]
+
+
+@pytest.mark.parametrize("record_id", ["dsv4-flash-0731-ascend-1", "dsv4-flash-0731-ascend-2"])
+def test_the_rate_of_the_v4_runs_of_august_2026_is_7705_45_bytes(record_id: str):
+    assert "7,705.45" in RECORDS[record_id]["notes"]
+    rate = v4_flash("0.5.17", kv_budget="40GiB")["compressed"]["bytes_per_full_token"]
+    assert rate == pytest.approx(7_705.45, rel=1e-12)

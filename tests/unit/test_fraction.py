@@ -89,7 +89,8 @@ def test_the_bounds_of_the_classes_are_those_of_the_release(mib, tp, release, ch
     loaded = load_spec(spec_of(GLM_5, tp=tp, release=release), {})
     gpu = Gpu("card", mib, 90, 8, 1, 1, "assumed", "a test")
     found = memory_settings(
-        read_model(loaded), gpu, release_of(loaded), loaded.spec.deployment, tp=tp, aiter_mla=False
+        read_model(loaded), gpu, release_of(loaded), loaded.spec.deployment, tp=tp, aiter_mla=False,
+        graph_mib=lambda _: 1536,
     )  # fmt: skip
     assert (found.chunk_tokens, found.max_bs) == (chunk, max_bs)
 

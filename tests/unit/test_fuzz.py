@@ -7,7 +7,19 @@ import time
 
 import pytest
 import yaml
-from configs import DEEPSEEK_V3_2, FP8, GLM_5_2, INT4, KIMI_K2_5, LONGCAT_FLASH, NVFP4, spec_of
+from configs import (
+    DEEPSEEK_V3_2,
+    DEEPSEEK_V4_1_FLASH,
+    DEEPSEEK_V4_FLASH,
+    FP8,
+    GLM_5_2,
+    INT4,
+    KIMI_K2_5,
+    LONGCAT_FLASH,
+    MINIMAX_M3,
+    NVFP4,
+    spec_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +30,7 @@ from hsplan.spec.load import LEAVES
 
 SECONDS = 3
 LONGEST_LINE = 2_000
+FRACTIONAL = ("bytes_per_full_token", "bytes_per_swa_token")
 
 VALID = (
     spec_of(
@@ -36,6 +49,12 @@ VALID = (
     spec_of(
         {**KIMI_K2_5, "quantization_config": INT4}, gpu="mi355x", tp=8, mem_fraction=0.85, workload={"context": 8192}
     ),
+    spec_of(
+        DEEPSEEK_V4_FLASH, gpu="h200", tp=4, max_running_requests=64, swa_full_tokens_ratio=0.1, draft_layers=1,
+        chunked_prefill_size=8192, radix_cache=False, release="0.5.23", workload={"context": 8192},
+    ),
+    spec_of(DEEPSEEK_V4_1_FLASH, gpu="b200", dp_attention=8, kv_budget="40GiB", max_running_requests=64),
+    spec_of(MINIMAX_M3, gpu="b300", tp=8, layer_range=[0, 30], kv_budget="50GiB", offload={"host_to_device_ratio": 4}),
     spec_of(
         {**GLM_5_2, "quantization_config": FP8}, engine="vllm", release="0.33.0", gpu="b200", tp=8, draft_layers=1,
         num_speculative_tokens=3, max_model_len=131_072, max_num_batched_tokens=8192, async_scheduling=True, dp=1,
@@ -58,6 +77,8 @@ def check_numbers(value, key=""):
             check_numbers(inner, key)
     elif isinstance(value, float):
         assert value - value == 0, f"{key} is {value}"
+        if key in FRACTIONAL:
+            return
         assert "bytes" not in key
         assert "tokens" not in key
         assert key not in ("requests", "low", "best", "high")
@@ -221,7 +242,7 @@ def test_broken_overrides_are_planned_or_refused(which, overrides):
 
 
 @pytest.mark.parametrize("index", range(len(NASTY)))
-@pytest.mark.parametrize("spec", VALID, ids=["glm", "v3.2", "kimi", "vllm"])
+@pytest.mark.parametrize("spec", VALID, ids=["glm", "v3.2", "kimi", "v4", "v4.1", "m3", "vllm"])
 def test_no_value_breaks_any_key(spec, index):
     for container, key in places(broken := fresh(spec)):
         kept, container[key] = container[key], NASTY[index]

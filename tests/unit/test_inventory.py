@@ -6,21 +6,33 @@ import pytest
 from configs import (
     DEEPSEEK_V3,
     DEEPSEEK_V3_2,
+    DEEPSEEK_V4_FLASH,
+    DEEPSEEK_V4_PRO,
     GLM_5,
     GLM_5_2,
     KIMI_K2,
     KIMI_K2_5,
     LONGCAT_FLASH_LITE_SPARSE,
+    MINIMAX_M3,
     spec_of,
 )
 
 from hsplan.families import read_model
 from hsplan.spec import load_spec
-from hsplan.weights import matrix_bytes
+from hsplan.weights import matrix_bytes, named, of_quantization
 
 V3_UNITS = {"layer": 61, "dense": 3, "moe": 58, "first": 1, "last": 1, "mtp": 1, "mtp_copy": 1}
 GLM_UNITS = {"layer": 78, "owner": 78, "dense": 3, "moe": 75, "first": 1, "last": 1, "mtp": 1}
 K2_UNITS = {"layer": 61, "dense": 1, "moe": 60, "first": 1, "last": 1}
+M3_UNITS = {"layer": 60, "owner": 57, "dense": 3, "moe": 57, "first": 1, "last": 1}
+FLASH_UNITS = {
+    "layer": 43, "owner": 21, "moe": 43, "first": 1, "last": 1, "mtp": 1, "ratio4": 21, "ratio128": 20, "unhashed": 40,
+    "hash": 3,
+}  # fmt: skip
+PRO_UNITS = {
+    "layer": 61, "owner": 30, "moe": 61, "first": 1, "last": 1, "mtp": 1, "ratio4": 30, "ratio128": 31, "unhashed": 58,
+    "hash": 3,
+}  # fmt: skip
 LITE_UNITS = {"layer": 28, "owner": 14, "moe": 14, "first": 1, "last": 1}
 
 
@@ -52,16 +64,25 @@ def inventory_of(fields):
         (KIMI_K2, K2_UNITS, 1_026_408_232_448),
         (KIMI_K2_5, K2_UNITS, 1_026_408_232_448),
         (LONGCAT_FLASH_LITE_SPARSE, LITE_UNITS, 68_612_700_160),
+        # with the hash tables, 3 × 129,280 × 6, the published total
+        (DEEPSEEK_V4_FLASH, FLASH_UNITS, 290_944_616_402),
+        (DEEPSEEK_V4_FLASH, {**FLASH_UNITS, "mtp": 0, "hash": 0}, 284_332_240_471),
+        (DEEPSEEK_V4_FLASH, {"mtp": 1}, 6_610_048_891),
+        (DEEPSEEK_V4_PRO, {**PRO_UNITS, "hash": 0}, 1_598_837_347_742),
+        (DEEPSEEK_V4_PRO, {"mtp": 1}, 25_840_145_979),
+        (MINIMAX_M3, M3_UNITS, 426_174_572_928),
     ],
     ids=["V3", "V3 main", "V3 MTP", "V3.2", "V3.2 main", "GLM-5", "GLM-5 main", "GLM-5.2", "GLM-5.2 main",
-         "GLM-5.2 MTP", "K2", "K2.5", "LongCat Lite"],
+         "GLM-5.2 MTP", "K2", "K2.5", "LongCat Lite", "V4-Flash", "V4-Flash main", "V4-Flash MTP", "V4-Pro",
+         "V4-Pro MTP", "M3"],
 )  # fmt: skip
 def test_parameters_are_the_published_ones(fields, units, parameters):
     assert inventory_of(fields).parameters(units) == parameters
 
 
 @pytest.mark.parametrize(
-    ("fields", "parameters"), [(DEEPSEEK_V3_2, 13_959_424), (GLM_5, 9_371_904), (LONGCAT_FLASH_LITE_SPARSE, 3_588_224)]
+    ("fields", "parameters"),
+    [(DEEPSEEK_V3_2, 13_959_424), (GLM_5, 9_371_904), (LONGCAT_FLASH_LITE_SPARSE, 3_588_224), (MINIMAX_M3, 3_932_416)],
 )
 def test_an_indexer_has_the_published_parameters(fields, parameters):
     assert inventory_of(fields).parameters({"owner": 1}) == parameters
@@ -127,6 +148,44 @@ def test_a_checkpoint_has_the_published_bytes(fields, units, format_of, n_bytes)
 
 
 @pytest.mark.parametrize(
+    ("fields", "units", "expert_dtype", "n_bytes"),
+    [
+        (DEEPSEEK_V4_FLASH, FLASH_UNITS, "fp4", 159_609_485_896),
+        (DEEPSEEK_V4_PRO, PRO_UNITS, "fp4", 864_704_792_696),
+        (DEEPSEEK_V4_PRO, {**PRO_UNITS, "mtp": 0}, "fp4", 850_748_205_004),
+        (DEEPSEEK_V4_FLASH, FLASH_UNITS, "fp8", 292_502_338_120),
+        (DEEPSEEK_V4_PRO, PRO_UNITS, "fp8", 1_602_033_600_632),
+    ],
+    ids=["V4-Flash", "V4-Pro", "V4-Pro main", "V4-Flash fp8 experts", "V4-Pro fp8 experts"],
+)
+def test_a_checkpoint_of_deepseek_v4_has_the_published_bytes(fields, units, expert_dtype, n_bytes):
+    model = {**fields, "expert_dtype": expert_dtype}
+    formats = of_quantization(model_of(model).quantization)
+
+    def format_of(tensor):
+        return formats.of(f"model.layers.0.{tensor.module}")
+
+    assert checkpoint_bytes(model, units, format_of) == n_bytes
+
+
+def test_a_named_checkpoint_of_deepseek_v4_changes_its_experts_only():
+    known = of_quantization(model_of(DEEPSEEK_V4_FLASH).quantization)
+    expert, attention = "model.layers.0.mlp.experts.0.gate_proj", "model.layers.0.self_attn.wq_b"
+    assert (known.of(expert), known.of(attention)) == ("mxfp4", "fp8_ue8m0")
+    assert named("fp8", known).of(expert) == "fp8_ue8m0"
+    assert (named("nvfp4", known).of(expert), named("nvfp4", known).of(attention)) == ("nvfp4", "fp8_ue8m0")
+
+
+def test_the_indexer_of_deepseek_v4_flash_takes_the_published_bytes_a_layer():
+    formats = of_quantization(model_of(DEEPSEEK_V4_FLASH).quantization)
+    owner = [tensor for tensor in inventory_of(DEEPSEEK_V4_FLASH).tensors if tensor.unit == "owner"]
+    sizes = (
+        matrix_bytes(formats.of(t.module) if t.dtype == "linear" else t.dtype, t.rows, t.cols) * t.count for t in owner
+    )
+    assert sum(sizes) == 13_112_064
+
+
+@pytest.mark.parametrize(
     ("number_format", "rows", "cols", "n_bytes"),
     [
         ("bf16", 128, 7168, 1_835_008),
@@ -137,6 +196,11 @@ def test_a_checkpoint_has_the_published_bytes(fields, units, format_of, n_bytes)
         ("fp8", 576, 7168, 4_129_888),
         # Half a byte a value, a byte a 16 values, and two fp32 scalars.
         ("nvfp4", 2048, 6144, 7_077_896),
+        # A byte a value and one for each of 64 × 8 blocks.
+        ("fp8_ue8m0", 8192, 1024, 8_389_120),
+        # Half a byte a value and a byte a 32 values.
+        ("mxfp4", 2048, 4096, 4_456_448),
+        ("int64", 129_280, 6, 6_205_440),
         # Half a byte a value, two bytes a 32 values, and the shape tensor.
         ("int4", 2048, 7168, 8_257_552),
     ],
@@ -152,6 +216,8 @@ def test_a_matrix_takes_its_values_and_its_scales(number_format, rows, cols, n_b
         (GLM_5, "index_n_heads"),
         (DEEPSEEK_V3, "n_routed_experts"),
         (LONGCAT_FLASH_LITE_SPARSE, "zero_expert_num"),
+        (DEEPSEEK_V4_FLASH, "o_lora_rank"),
+        (MINIMAX_M3, "dense_intermediate_size"),
     ],
 )
 def test_a_field_that_the_inventory_lacks_is_named(fields, name):

@@ -158,5 +158,5 @@ def test_the_dates_of_the_releases_rise():
 
 def test_every_switch_that_is_asked_for_exists_and_every_one_is_asked_for():
     folder = Path(releases.__file__).parent
-    asked = {name for file in folder.glob("*.py") for name in re.findall(r'\bhas\("(\w+)"\)', file.read_text("utf-8"))}
+    asked = {name for file in folder.rglob("*.py") for name in re.findall(r'\bhas\("(\w+)"\)', file.read_text("utf-8"))}
     assert asked | {name for name in SWITCHES if name.startswith("without_")} == set(SWITCHES)

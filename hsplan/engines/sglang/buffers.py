@@ -49,32 +49,44 @@ def offload_buffers(
     """HiSparse: maps, LRU order and miss plan of each request row, and the host pool; `slots` of one hot buffer."""
     page, top_k, rows = layout.row.page_tokens, launch.model.index_topk or 0, requests.rows
     layers = layout.stage[1] - layout.stage[0]
+    host_pages = logical_tokens // page + 1
+    return (
+        *table_buffers(layers, rows, slots, page, top_k=top_k, output=top_k, columns=requests.cols + page),
+        *_prefetch_buffers(launch, layers, rows, top_k),
+        map_buffer(logical_tokens, page),
+        *_swap_buffers(launch, layers, rows, top_k, slots),
+        Buffer(line="host KV pool", shape=(host_pages * page, layout.row.bytes), count=layers, place="host"),
+    )
+
+
+def table_buffers(
+    layers: int, rows: int, slots: int, page: int, *, top_k: int, output: int, columns: int
+) -> tuple[Buffer, ...]:
+    """The request tables of HiSparse for `layers` of swapped rows; pages of `page` slots."""
     line = "HiSparse request tables"
-    tables = (
+    return (
         Buffer(line=line, shape=(rows, slots + page), dtype="int64"),  # request to device buffer
-        Buffer(line=line, shape=(rows, requests.cols + page), dtype="int64"),  # request to host pool
+        Buffer(line=line, shape=(rows, columns), dtype="int64"),  # request to host pool
         Buffer(line=line, shape=(layers, rows, slots + page), dtype="int32", count=2),  # tokens, device rows
         Buffer(line=line, shape=(layers, rows, slots), dtype="int16"),  # LRU order
-        Buffer(line=line, shape=(rows, top_k), dtype="int32", count=2),  # device rows, raw indices
+        Buffer(line=line, shape=(rows, output), dtype="int32"),  # device rows
+        Buffer(line=line, shape=(rows, top_k), dtype="int32"),  # raw indices
         Buffer(line=line, shape=(slots,), dtype="int32"),  # initial tokens
         Buffer(line=line, shape=(slots,), dtype="int16"),  # initial order
         Buffer(line=line, shape=(1,), dtype="int32"),  # real requests
     )
-    host_pages = logical_tokens // page + 1
-    return (
-        *tables,
-        *_prefetch_buffers(launch, layers, rows, top_k),
-        Buffer(line="logical to device map", shape=(logical_tokens + page + 1,), dtype="int64"),
-        *_swap_buffers(launch, layers, rows, top_k, slots),
-        Buffer(line="host KV pool", shape=(host_pages * page, layout.row.bytes), count=layers, place="host"),
-    )
+
+
+def map_buffer(logical: int, page: int) -> Buffer:
+    """Device slots of logical ones."""
+    return Buffer(line="logical to device map", shape=(logical + page + 1,), dtype="int64")
 
 
 def _prefetch_buffers(launch: Launch, layers: int, rows: int, top_k: int) -> tuple[Buffer, ...]:
     """The miss plan that skip layers replay (#34329): off with pipeline stages, and with drafts before 0.5.22."""
     plan, release, deployment = launch.plan, launch.release, launch.loaded.spec.deployment
     drafts = draft_tokens(deployment)
-    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or layers != len(plan.owners):
+    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or layers != len(plan.pattern):
         return ()
     if drafts > 1 and not release.has("draft_times_ratio"):
         return ()

@@ -6,15 +6,13 @@ import msgspec
 
 from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.budget import budget_of
-from hsplan.engines.sglang.cell import rates
+from hsplan.engines.sglang.caches import CACHES
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
-from hsplan.engines.sglang.hisparse import hot_buffer
-from hsplan.engines.sglang.launch import check_deployment, context_length, ranks_of, stage_sizes
+from hsplan.engines.sglang.launch import check_deployment, common_notes, context_length, ranks_of, stage_sizes
 from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
 from hsplan.engines.sglang.memory import before_weights
-from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import release_of
-from hsplan.engines.sglang.rows import resolve_row, runs_on_aiter
+from hsplan.engines.sglang.rows import runs_on_aiter
 from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model, layer_plan
@@ -27,6 +25,7 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True):
 
     rows: tuple[Row | str, Row | str]  # without and with offload
     memory: MemorySettings
+    attention_tp: int
     weights: RankWeights | str
     before_weights: Interval
     as_launched: Scenario
@@ -43,16 +42,21 @@ class SGLang:
         deployment = loaded.spec.deployment
         gpu = gpu_named(deployment.gpu, loaded.where("deployment.gpu"))
         ranks = ranks_of(loaded)
-        notes = check_deployment(loaded, model, gpu, release, ranks)
+        check_deployment(loaded, model)
+        cache = CACHES[model.family]
+        notes = [*cache.check(loaded, model, gpu, release, ranks), *common_notes(deployment, model, gpu, ranks)]
         plan = layer_plan(model, release.schedule, stage_sizes, loaded)
         context_len, context_notes = context_length(loaded, model)
         on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
         held = indexers_held(release, plan)
         without, with_offload = (
-            resolve_row(model, gpu, release, deployment, ranks.attention_tp, offload=offload)
-            for offload in (False, True)
+            cache.row(model, gpu, release, deployment, ranks.attention_tp, offload=offload) for offload in (False, True)
         )
-        shards = shards_of(deployment, ranks)
+        shards = shards_of(deployment, ranks, model)
+
+        def graph_mib(chunk_tokens: int) -> int:
+            return cache.prefill_graph_mib(model, release, deployment, chunk_tokens)
+
         weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
         return Launch(
             loaded=loaded,
@@ -67,9 +71,13 @@ class SGLang:
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            can_offload=not isinstance(with_offload, str),
             extra=Extra(
                 rows=(without, with_offload),
-                memory=memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter),
+                memory=memory_settings(
+                    model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter, graph_mib=graph_mib
+                ),
+                attention_tp=ranks.attention_tp,
                 weights=weights,
                 before_weights=before_weights(gpu, deployment, ranks),
                 as_launched=launched_scenario(release, deployment, plan, offload=loaded.spec.offload is not None),
@@ -94,19 +102,12 @@ class SGLang:
                 key = "offload" if scenario.offload else "deployment.attention_backend"
                 raise UnsupportedError(Problem(where=launch.loaded.where(key), what=what))
             return row
-        if scenario.offload:
-            buffer = hot_buffer(launch.loaded, launch.model, launch.release, row.page_tokens)
-            if isinstance(buffer, Problem):
-                if scenario == self.as_launched(launch):
-                    raise InputError(buffer)
-                return buffer.what
-        deployment, ratio = launch.loaded.spec.deployment, ratio_of(launch, scenario)
-        found = [
-            (*rates(row, launch.release, deployment, launch.plan, stage, scenario, ratio), stage)
-            for stage in launch.plan.stages
-        ]
-        result, index_layers, explain, stage = max(found, key=lambda entry: entry[0].charged)
-        return Layout(row=row, rates=result, stage=stage, index_layers=index_layers, explain=explain)
+        found = CACHES[launch.model.family].layout(launch, scenario, row)
+        if isinstance(found, Problem):
+            if scenario == self.as_launched(launch):
+                raise InputError(found)
+            return found.what
+        return found
 
     def budget(self, launch: Launch, scenario: Scenario) -> Budget:
         """Bytes for the cache, by the engine's own rule or as given."""
@@ -114,7 +115,7 @@ class SGLang:
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Tokens and everything that is allocated for them."""
-        return pools_of(launch, scenario, layout, budget)
+        return CACHES[launch.model.family].pools(launch, scenario, layout, budget)
 
 
 def _not_modelled(loaded: Loaded, weights: RankWeights | str, *, has_indexer: bool) -> tuple[str, ...]:

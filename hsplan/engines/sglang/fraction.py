@@ -7,6 +7,8 @@ PRs #10975, #16331, #23862, #29615.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 
 from hsplan.engines.sglang.releases import Release
@@ -30,12 +32,20 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def memory_settings(
-    model: Model, gpu: Gpu, release: Release, deployment: Deployment, *, tp: int, aiter_mla: bool
+    model: Model,
+    gpu: Gpu,
+    release: Release,
+    deployment: Deployment,
+    *,
+    tp: int,
+    aiter_mla: bool,
+    graph_mib: Callable[[int], int],
 ) -> MemorySettings:
     """
     Fill what the user left to the engine.
 
-    `tp` is the resolved tensor-parallel size; `aiter_mla` says that dense MLA runs on aiter with a context above
+    `tp` is the resolved tensor-parallel size; `graph_mib(chunk)` what the model's kind of cache leaves for prefill
+    graphs where the flags allow them; `aiter_mla` says that dense MLA runs on aiter with a context above
     8192 tokens, which takes 15 % off even a given fraction.
     """
     chunk, max_bs = _defaults(gpu.reported_mib, tp, release)
@@ -50,7 +60,8 @@ def memory_settings(
         fraction = deployment.mem_fraction
         formula = f"given: {fraction:g}"
     else:
-        reserve, terms = _reserve_mib(model, gpu, release, deployment, tp, chunk, max_bs)
+        prefill = graph_mib(chunk) if _allows_prefill_graph(gpu, release, deployment) else 0
+        reserve, terms = _reserve_mib(gpu, release, deployment, tp, chunk, max_bs, prefill)
         fraction = max(round((gpu.reported_mib - reserve) / gpu.reported_mib, 3), 0.0)
         formula = f"round(({gpu.reported_mib:,} − {reserve:,.0f}) / {gpu.reported_mib:,}, 3) = {fraction:g}"
         formula += f", reserve in MiB: {terms}"
@@ -80,7 +91,7 @@ def _defaults(gpu_mib: int, tp: int, release: Release) -> tuple[int, int]:
 
 
 def _reserve_mib(
-    model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int, chunk: int, max_bs: int
+    gpu: Gpu, release: Release, deployment: Deployment, tp: int, chunk: int, max_bs: int, prefill_mib: int
 ) -> tuple[float, str]:
     """MiB that the automatic fraction leaves for activations, graphs and parallel state, and the terms of the sum."""
     role, dp = deployment.disaggregation, deployment.dp_attention
@@ -94,8 +105,8 @@ def _reserve_mib(
         terms.append(("decode graphs", 2 * max_bs))
     if dp > 1 and role != "prefill":
         terms.append(("DP attention", 3 * max_bs * dp + (1.5 * max_bs * dp if max_bs > 300 else 0)))
-    if _has_prefill_graph(model, gpu, release, deployment):
-        terms.append(("prefill graph", 1536 + (1024 if deployment.moe_a2a_backend == "deepep" else 0)))
+    if prefill_mib:
+        terms.append(("prefill graph", prefill_mib + (1024 if deployment.moe_a2a_backend == "deepep" else 0)))
     if deployment.draft_layers and not release.has("draft_charged"):
         terms.append(("draft", 4096 if release.has("draft_reserve_4gib") else 2048))
     total = sum(value for _, value in terms)
@@ -116,17 +127,22 @@ def _activation_tokens(release: Release, deployment: Deployment, chunk: int, max
     return max(chunk, 2048)
 
 
-def _has_prefill_graph(model: Model, gpu: Gpu, release: Release, deployment: Deployment) -> bool:
+def _allows_prefill_graph(gpu: Gpu, release: Release, deployment: Deployment) -> bool:
     return (
         release.has("prefill_graph_reserve")
         and not gpu.rocm
         and deployment.disaggregation != "decode"
-        and (model.index_topk is not None or release.has("mla_prefill_graph") or _piecewise(model, deployment))
         and not (deployment.pp > 1 and release.has("pp_without_prefill_graph"))
         and deployment.cp == 1
         and deployment.dcp == 1
         and deployment.moe_a2a_backend in A2A_WITH_PREFILL_GRAPH
     )
+
+
+def latent_graph_mib(model: Model, release: Release, deployment: Deployment) -> int:
+    """What prefill graphs of MLA and DSA take, MiB."""
+    has = model.index_topk is not None or release.has("mla_prefill_graph") or _piecewise(model, deployment)
+    return 1536 if has else 0
 
 
 def _piecewise(model: Model, deployment: Deployment) -> bool:

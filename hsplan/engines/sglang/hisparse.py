@@ -19,6 +19,7 @@ from hsplan.spec import Deployment, Loaded, Offload
 from hsplan.units import GIB, TIB
 
 HOST_RESERVE_BYTES = 10 * GIB
+DEFAULT_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
 LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
 PIN_BYTES_PER_S = 10**9  # about 12 minutes for 700 GB in one call, TensorRT-LLM #17773
 
@@ -35,12 +36,10 @@ class HotBuffer(msgspec.Struct, frozen=True):
         return self.slots + self.page_tokens
 
 
-def hot_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: int) -> HotBuffer | Problem:
-    """The buffer as given or 2 · index_topk, or what the engine refuses about it."""
-    top_k = model.index_topk
-    assert top_k is not None  # noqa: S101
+def hot_buffer(loaded: Loaded, release: Release, page_tokens: int, *, top_k: int, default: int) -> HotBuffer | Problem:
+    """The buffer as given, or `default` slots; or what the engine refuses about it."""
     offload = loaded.spec.offload or Offload()
-    slots = 2 * top_k if offload.device_buffer_size == "auto" else offload.device_buffer_size
+    slots = default if offload.device_buffer_size == "auto" else offload.device_buffer_size
     where = loaded.where("offload.device_buffer_size")
     if slots < top_k:
         what = f"a hot buffer of {slots} is smaller than index_topk {top_k}"
@@ -54,6 +53,23 @@ def hot_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: int)
     return HotBuffer(slots, page_tokens)
 
 
+class SwapTables(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Sizes behind the tables of HiSparse: `layers` whose rows are swapped, `rows` of requests, one hot `buffer` each.
+
+    `output` is the width of the swapped locations, `columns` that of a request's host map, spare page included,
+    `logical` the slots that map to device slots.
+    """
+
+    layers: int
+    rows: int
+    buffer: HotBuffer
+    top_k: int
+    output: int
+    columns: int
+    logical: int
+
+
 class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
     """What offload adds: device tokens that a request keeps, the host pool of one rank, ledger lines and notes."""
 
@@ -64,65 +80,94 @@ class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def offload_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int, ratio: float) -> Offloaded:
-    """Host pool and tables of a layout that HiSparse takes."""
-    page, row_bytes = layout.row.page_tokens, layout.row.bytes
-    buffer = hot_buffer(launch.loaded, launch.model, launch.release, page)
-    assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
-    layers = layout.stage[1] - layout.stage[0]
-    host_tokens, host_bytes = host_pool(logical_tokens, page, row_bytes, layers)
-    host_line = Line(
+def host_line(host_tokens: int, host_bytes: int, row_bytes: int, layers: int) -> Line:
+    """The pinned pool of one rank."""
+    return Line(
         name="host KV pool",
         bytes=host_bytes,
         place="host",
         formula=f"{host_tokens:,} tokens × {row_bytes} B × {layers} layers, pinned, a copy on every rank",
         evidence="engine_code",
     )
-    deployment = launch.loaded.spec.deployment
-    return Offloaded(
-        hot_tokens=buffer.tokens,
-        host_tokens=host_tokens,
-        host_bytes=host_bytes,
-        lines=(*gpu_lines(launch, layout, requests, buffer, logical_tokens), host_line),
-        notes=tuple(_notes(launch.release, deployment, ratio, host_bytes * launch.ranks_per_node)),
+
+
+def swap_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int) -> SwapTables:
+    """The tables of an MLA pool with an indexer: every layer is swapped."""
+    buffer = latent_buffer(launch.loaded, launch.model, launch.release, layout.row.page_tokens)
+    assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
+    top_k = launch.model.index_topk or 0
+    return SwapTables(
+        layers=layout.stage[1] - layout.stage[0],
+        rows=requests.rows,
+        buffer=buffer,
+        top_k=top_k,
+        output=top_k,
+        columns=requests.cols + buffer.page_tokens,
+        logical=logical_tokens,
     )
 
 
-def gpu_lines(launch: Launch, layout: Layout, requests: Requests, buffer: HotBuffer, logical_tokens: int) -> list[Line]:
-    """Request tables, index buffers and the logical-to-device map: none of it is in the cell."""
-    release, deployment = launch.release, launch.loaded.spec.deployment
-    layers, top_k, rows = layout.stage[1] - layout.stage[0], launch.model.index_topk or 0, requests.rows
+def latent_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: int) -> HotBuffer | Problem:
+    """The hot buffer of a DSA model: 2 · index_topk slots unless given."""
+    top_k = model.index_topk
+    assert top_k is not None  # noqa: S101
+    return hot_buffer(loaded, release, page_tokens, top_k=top_k, default=2 * top_k)
+
+
+def offload_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int, ratio: float) -> Offloaded:
+    """Host pool and tables of a layout that HiSparse takes."""
+    row_bytes, swap = layout.row.bytes, swap_of(launch, layout, requests, logical_tokens)
+    host_tokens, host_bytes = host_pool(logical_tokens, layout.row.page_tokens, row_bytes, swap.layers)
+    prefetch = _prefetch_bytes(launch.plan, swap.layers, launch.release, launch.loaded.spec.deployment, swap.top_k)
+    return Offloaded(
+        hot_tokens=swap.buffer.tokens,
+        host_tokens=host_tokens,
+        host_bytes=host_bytes,
+        lines=(
+            *table_lines(swap, prefetch),
+            *_speculative_lines(launch, swap),
+            host_line(host_tokens, host_bytes, row_bytes, swap.layers),
+        ),
+        notes=tuple(offload_notes(launch, ratio, host_bytes)),
+    )
+
+
+def table_lines(swap: SwapTables, prefetch: int = 0) -> list[Line]:
+    """Request tables, index buffers and the logical-to-device map: none of it is in the budget."""
+    buffer, layers, rows = swap.buffer, swap.layers, swap.rows
     per_layer = 8 * buffer.tokens + 2 * buffer.slots
-    per_request = 8 * buffer.tokens + 8 * (requests.cols + buffer.page_tokens) + layers * per_layer + 8 * top_k
-    prefetch = _prefetch_bytes(launch.plan, layers, release, deployment, top_k)
-    shared = per_request + prefetch - layers * per_layer
+    shared = 8 * buffer.tokens + 8 * swap.columns + 4 * swap.top_k + 4 * swap.output + prefetch
     fixed = 6 * buffer.slots + 4
-    total = rows * (per_request + prefetch) + fixed
-    lines = [
+    return [
         Line(
             name="HiSparse request tables",
-            bytes=total,
+            bytes=rows * (layers * per_layer + shared) + fixed,
             formula=f"{rows:,} requests × ({layers} layers × {per_layer:,} B + {shared:,} B) + {fixed:,} B",
             evidence="engine_code",
         ),
         Line(
             name="logical to device map",
-            bytes=8 * (logical_tokens + buffer.page_tokens + 1),
-            formula=f"8 B × ({logical_tokens:,} logical tokens + {buffer.page_tokens + 1})",
+            bytes=8 * (swap.logical + buffer.page_tokens + 1),
+            formula=f"8 B × ({swap.logical:,} logical tokens + {buffer.page_tokens + 1})",
             evidence="engine_code",
         ),
     ]
-    swap = _speculative_swap(release, deployment, layers, top_k, rows, buffer)
-    if swap:
-        formula = " + ".join(f"{name} {size:,} B" for name, size in swap.items())
-        name = "HiSparse speculative swap state"
-        lines.append(Line(name=name, bytes=sum(swap.values()), formula=formula, evidence="engine_code"))
-    return lines
+
+
+def _speculative_lines(launch: Launch, swap: SwapTables) -> list[Line]:
+    parts = _speculative_swap(
+        launch.release, launch.loaded.spec.deployment, swap.layers, swap.top_k, swap.rows, swap.buffer
+    )
+    if not parts:
+        return []
+    formula = " + ".join(f"{name} {size:,} B" for name, size in parts.items())
+    name = "HiSparse speculative swap state"
+    return [Line(name=name, bytes=sum(parts.values()), formula=formula, evidence="engine_code")]
 
 
 def _prefetch_bytes(plan: LayerPlan, layers: int, release: Release, deployment: Deployment, top_k: int) -> int:
     """The miss plan that skip layers replay, per request."""
-    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or layers != len(plan.owners):
+    if not release.has("hisparse_prefetch") or plan.skip_layers == 0 or layers != len(plan.pattern):
         return 0
     drafts = draft_tokens(deployment)
     if drafts > 1 and not release.has("draft_times_ratio"):
@@ -155,8 +200,10 @@ def host_pool(logical_tokens: int, page_tokens: int, row_bytes: int, layers: int
     return tokens, tokens * row_bytes * layers
 
 
-def _notes(release: Release, deployment: Deployment, ratio: float, host_bytes_per_node: int) -> list[str]:
-    """What a user should know of a HiSparse plan that is no error."""
+def offload_notes(launch: Launch, ratio: float, host_bytes: int) -> list[str]:
+    """What a user should know of a HiSparse plan that is no error; `host_bytes` of one rank."""
+    release, deployment = launch.release, launch.loaded.spec.deployment
+    host_bytes_per_node = host_bytes * launch.ranks_per_node
     found = []
     if deployment.pp > 1 or deployment.layer_range is not None:
         found.append(

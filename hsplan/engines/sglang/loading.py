@@ -14,9 +14,9 @@ import msgspec
 
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.errors import InputError, Problem
-from hsplan.families import Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
+from hsplan.families import BlockSparse, Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
 from hsplan.hardware import Gpu
-from hsplan.spec import Deployment, Loaded
+from hsplan.spec import Deployment, Loaded, Spec
 from hsplan.units import ceil_div
 from hsplan.weights import (
     FolderWeights,
@@ -57,6 +57,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
 
     tp: int
     attention: int
+    kv: int | None = None  # ranks that divide KV heads, where they are fewer than those of attention
     ep: int
     moe_tp: int
     embed: int
@@ -68,6 +69,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
         """Ranks that share a tensor of this class."""
         return {
             "attention": self.attention,
+            "kv": self.kv or self.attention,
             "dense": self.tp,
             "expert": self.ep * self.moe_tp,
             "shared": self.shared,
@@ -76,8 +78,8 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
         }.get(shard, 1)
 
 
-def shards_of(deployment: Deployment, ranks: Ranks) -> Shards:
-    """Group sizes: attention TP is what DP attention and context parallelism leave of TP."""
+def shards_of(deployment: Deployment, ranks: Ranks, model: Model) -> Shards:
+    """Group sizes: attention TP is what DP attention and context parallelism leave of TP; KV heads have copies."""
     tp, attention = ranks.tp, ranks.attention_tp
     return Shards(
         tp=tp,
@@ -87,6 +89,7 @@ def shards_of(deployment: Deployment, ranks: Ranks) -> Shards:
         embed=attention if deployment.dp_attention > 1 else tp,
         head=attention if deployment.enable_dp_lm_head else tp,
         shared=tp if deployment.moe_a2a_backend == "none" else 1,
+        kv=min(attention, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else None,
     )
 
 
@@ -104,6 +107,10 @@ def weights_of_rank(
     if weights != "auto" and weights.bytes_per_rank is not None:
         return _given(weights.bytes_per_rank, model, plan, gpu, shards, spec.deployment, held_indexers)
     folder = _folder(loaded)
+    if folder is not None and model.kv is not None:
+        if weights_path(spec) is not None:
+            return f"the tensor names of {model.family} checkpoints are not known: leave weights.path out"
+        folder = None
     if folder is not None:
         return max(
             (
@@ -112,9 +119,9 @@ def weights_of_rank(
             ),
             key=lambda found: found.base,
         )
-    formats = (
-        named(weights.checkpoint) if weights != "auto" and weights.checkpoint else of_quantization(model.quantization)
-    )
+    formats = of_quantization(model.quantization)
+    if weights != "auto" and weights.checkpoint:
+        formats = named(weights.checkpoint, formats)
     if isinstance(formats, str):
         return formats
     if model.inventory is None:
@@ -137,10 +144,14 @@ def _given(
     return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=formula)
 
 
+def weights_path(spec: Spec) -> Path | None:
+    """The folder that the spec names for its weights."""
+    return Path(spec.weights.path) if spec.weights != "auto" and spec.weights.path is not None else None
+
+
 def _folder(loaded: Loaded) -> Path | None:
-    weights = loaded.spec.weights
-    if weights != "auto":
-        return Path(weights.path) if weights.path is not None else None
+    if loaded.spec.weights != "auto":
+        return weights_path(loaded.spec)
     return loaded.folder if loaded.folder is not None and has_safetensors(loaded.folder) else None
 
 
@@ -149,7 +160,7 @@ def _check_divisible(loaded: Loaded, model: Model, shards: Shards) -> None:
     assert model.inventory is not None  # noqa: S101
     problems = []
     for tensor in model.inventory.tensors:
-        if tensor.shard in ("attention", "dense", "shared"):
+        if tensor.shard in ("attention", "kv", "dense", "shared"):
             size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.of(tensor.shard)
         elif tensor.shard == "expert":
             size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.moe_tp
@@ -202,12 +213,12 @@ def _group_index_bytes(tensor: Tensor, shards: Shards) -> int:
     return per_matrix * ceil_div(tensor.count, shards.ep)
 
 
-def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu) -> int:
-    """One owner layer's indexer on one rank: replicated."""
+def _indexer_bytes(model: Model, formats: Formats, gpu: Gpu, shards: Shards) -> int:
+    """One owner layer's indexer on one rank: replicated, but for queries that go with KV heads."""
     if model.inventory is None:
         return 0
     owner = [tensor for tensor in model.inventory.tensors if tensor.unit == "owner"]
-    return sum(matrix_bytes(_engine_format(t, model, formats, gpu, 0), t.rows, t.cols) for t in owner)
+    return sum(_tensor_rank_bytes(t, _engine_format(t, model, formats, gpu, 0), shards) for t in owner)
 
 
 def _fullest(
@@ -281,7 +292,7 @@ def _from_inventory(
         draft += _draft_extras(inventory.tensors, model, gpu, shards, formats, draft_layers)
     return RankWeights(
         base=sum(groups.values()),
-        indexer=_indexer_bytes(model, formats, gpu),
+        indexer=_indexer_bytes(model, formats, gpu, shards),
         draft=draft,
         exact=False,
         formula=_formula(groups),

@@ -6,11 +6,10 @@ Ranges come from the logs named here. Constants of the engine carry their source
 
 from __future__ import annotations
 
-from hsplan.engines.base import Evidence, Interval, Launch, Layout, Line, Scenario
+from hsplan.engines.base import Evidence, Interval, Launch, Layout, Line, Row, Scenario
 from hsplan.engines.sglang.fraction import MemorySettings, draft_tokens
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.requests import Requests, is_speculative
-from hsplan.engines.sglang.rows import DSA_PAGE
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
 from hsplan.units import GIB, MIB, ceil_div
@@ -66,10 +65,10 @@ def loading_overhead(gpu: Gpu, *, exact: bool) -> Interval:
 
 
 def after_pool_lines(
-    launch: Launch, requests: Requests, layout: Layout, scenario: Scenario, settings: MemorySettings
+    launch: Launch, requests: Requests, layout: Layout, scenario: Scenario, *, workspace: int
 ) -> list[Line]:
-    """Request table, workspaces, graphs and activations: what must still fit beside the pool."""
-    deployment = launch.loaded.spec.deployment
+    """Request table, workspace of the backend, graphs and activations: what must still fit beside the pool."""
+    deployment, settings = launch.loaded.spec.deployment, launch.extra.memory
     table = requests.rows * requests.cols * 4
     lines = [
         Line(
@@ -79,14 +78,13 @@ def after_pool_lines(
             evidence="engine_code",
         )
     ]
-    workspace = _workspace_bytes(launch, layout)
     if workspace:
         name = layout.row.attention_backend
         lines.append(
             Line(name="attention workspace", bytes=workspace, formula=f"backend {name}", evidence="engine_code")
         )
     if deployment.disaggregation != "prefill" and settings.max_bs:
-        lines.append(_graph_line(launch, requests, scenario, settings))
+        lines.append(_graph_line(launch, requests, layout, scenario, settings))
     chunk = settings.chunk_tokens // deployment.dp_attention
     activations = GIB if deployment.disaggregation == "decode" else GIB + chunk * MIB // 8
     formula = "1 GiB" if deployment.disaggregation == "decode" else f"1 GiB + {chunk:,} prefill tokens × 128 KiB"
@@ -94,8 +92,9 @@ def after_pool_lines(
     return lines
 
 
-def _workspace_bytes(launch: Launch, layout: Layout) -> int:
-    backend = layout.row.attention_backend
+def workspace_bytes(launch: Launch, row: Row) -> int:
+    """Workspaces of the MLA and DSA backends."""
+    backend = row.attention_backend
     if launch.model.index_topk is None:
         if backend == "trtllm_mla":
             return WORKSPACE_BYTES + TRTLLM_MLA_WORKSPACE_BYTES
@@ -104,7 +103,9 @@ def _workspace_bytes(launch: Launch, layout: Layout) -> int:
     return WORKSPACE_BYTES if wide else 0
 
 
-def _graph_line(launch: Launch, requests: Requests, scenario: Scenario, settings: MemorySettings) -> Line:
+def _graph_line(
+    launch: Launch, requests: Requests, layout: Layout, scenario: Scenario, settings: MemorySettings
+) -> Line:
     """Captured decode graphs, and the page tables that they keep: one entry a token where pages are not enough."""
     deployment = launch.loaded.spec.deployment
     batch = max(min(settings.max_bs, requests.cap), 1)
@@ -113,7 +114,7 @@ def _graph_line(launch: Launch, requests: Requests, scenario: Scenario, settings
     if deployment.dp_attention > 1:
         graphs += 3 * MIB * batch * deployment.dp_attention
     wide = scenario.offload or is_speculative(deployment) or bool(launch.gpu.rocm)
-    columns = requests.cols if wide else ceil_div(requests.cols, DSA_PAGE)
+    columns = requests.cols if wide else ceil_div(requests.cols, layout.row.page_tokens)
     tables = batch * drafts * columns * 4 if launch.model.index_topk is not None else 0
     return Line(
         name="decode graphs",

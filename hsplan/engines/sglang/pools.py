@@ -1,12 +1,12 @@
-"""Tokens from the budget, the tensors allocated for them, and the request tables beside them."""
+"""MLA and DSA: tokens from the budget, the tensors allocated for them, and the request tables beside them."""
 
 from __future__ import annotations
 
-from hsplan.engines.base import Budget, Buffer, Launch, Layout, Line, Pools, Scenario, Step
+from hsplan.engines.base import Budget, Buffer, Launch, Layout, Line, Pools, Rates, Scenario, Step
 from hsplan.engines.sglang.buffers import offload_buffers, pool_buffers, request_buffers
 from hsplan.engines.sglang.cell import INDEX_BYTES
 from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, offload_of
-from hsplan.engines.sglang.memory import after_pool_lines
+from hsplan.engines.sglang.memory import after_pool_lines, workspace_bytes
 from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.spec import Offload
 from hsplan.units import floor_to
@@ -17,17 +17,16 @@ def ratio_of(launch: Launch, scenario: Scenario) -> float:
     return (launch.loaded.spec.offload or Offload()).host_to_device_ratio if scenario.offload else 1
 
 
-def _tokens(budget_bytes: int, layout: Layout, max_total_tokens: int | None) -> int:
+def tokens_of(budget_bytes: int, rates: Rates, page: int, max_total_tokens: int | None) -> int:
     """Budget // cell in whole pages, never above --max-total-tokens."""
-    page = layout.row.page_tokens
-    tokens = floor_to(max(budget_bytes, 0) // layout.rates.charged, page)
+    tokens = floor_to(max(budget_bytes, 0) // rates.charged, page)
     return tokens if max_total_tokens is None else floor_to(min(tokens, max_total_tokens), page)
 
 
 def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
     """Tokens of the budget, and every tensor and table that is then allocated."""
-    row, deployment, release = layout.row, launch.loaded.spec.deployment, launch.release
-    tokens = budget.kv_bytes.map(lambda b: _tokens(b, layout, deployment.max_total_tokens))
+    row, deployment, release, rates = layout.row, launch.loaded.spec.deployment, launch.release, layout.token_rates
+    tokens = budget.kv_bytes.map(lambda b: tokens_of(b, rates, row.page_tokens, deployment.max_total_tokens))
     ratio = ratio_of(launch, scenario)
     logical = int(tokens.best * ratio) * deployment.dcp
     page = row.page_tokens * deployment.dcp
@@ -39,7 +38,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
     lines = (
         *_pool_lines(launch, scenario, layout, tokens.best, ratio),
         *offloaded.lines,
-        *after_pool_lines(launch, requests, layout, scenario, launch.extra.memory),
+        *after_pool_lines(launch, requests, layout, scenario, workspace=workspace_bytes(launch, layout.row)),
     )
     device_capped = scenario.offload and not release.has("logical_request_cap")
 
@@ -58,6 +57,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_bytes=offloaded.host_bytes,
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
+        hot_pool_tokens=tokens.best if scenario.offload else 0,
         lines=lines,
         buffers=buffers,
         explain=lambda: _steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),
@@ -76,7 +76,7 @@ def _steps(
     ratio: float,
 ) -> tuple[Step, ...]:
     name, row = launch.release.name, layout.row
-    found = f"{budget.kv_bytes.best:,} B // {layout.rates.charged:,} B"
+    found = f"{budget.kv_bytes.best:,} B // {layout.token_rates.charged:,} B"
     capped = launch.loaded.spec.deployment.max_total_tokens
     if capped is not None:
         found = f"min({found}, max_total_tokens {capped:,})"
@@ -103,7 +103,7 @@ def _pool_lines(launch: Launch, scenario: Scenario, layout: Layout, tokens: int,
     """The tensors that the engine prints as the KV cache: rows with a spare page, index-K by pages."""
     row, deployment, plan = layout.row, launch.loaded.spec.deployment, launch.plan
     page, drafts = row.page_tokens, deployment.draft_layers
-    layers = layout.rates.stored_kv // row.bytes
+    layers = layout.token_rates.stored_kv // row.bytes
     copies = deployment.dcp if plan.has_indexer and launch.release.has("dsa_dcp") else 1
     index_slots = int(tokens * ratio) * copies
     index_rows = floor_to(index_slots + page + 1, page)

@@ -26,6 +26,7 @@ RELEASES = {
     "0.5.23": "2026-10-30",
 }
 LATEST = "0.5.23"
+FIRST_RELEASE = RELEASES["0.5.17"]  # the day of the first wheel that was read
 FIRST_BUILD = "2025-10-08"
 
 SWITCHES = {
@@ -57,6 +58,7 @@ SWITCHES = {
     "row_by_pd_role": "2026-09-18",  # first release 0.5.20
     "pp_without_prefill_graph": "2026-09-18",  # first release 0.5.20
     "without_cutlass_mla": "2026-09-18",  # gone in 0.5.20
+    "v4_trtllm": "2026-09-18",  # first release 0.5.20: uniform fp8 rows of DeepSeek-V4
     "small_gpu_defaults": "2026-09-18",  # first release 0.5.20: chunk 4096, max_bs 48/160 below 35 GiB
     "rocm_triton": "2026-09-18",  # first release 0.5.20: default DSA backend on ROCm
     "elision_under_pd": "2026-10-15",  # first release 0.5.22: elision with PD and HiCache on CUDA
@@ -65,8 +67,13 @@ SWITCHES = {
     "cuda_tilelang_fp8": "2026-10-15",  # first release 0.5.22: raw fp8 rows with tilelang on CUDA
     "dsa_dcp": "2026-10-15",  # first release 0.5.22
     "hot_buffer_in_pages": "2026-10-15",  # first release 0.5.22
+    "v4_window_cap": "2026-10-15",  # first release 0.5.22: V4's windows by the request cap, padded pages charged
+    "m3_hisparse": "2026-10-15",  # first release 0.5.22
+    "m3_index_charged": "2026-10-15",  # first release 0.5.22: M3's index key is charged as stored
     "without_tokenspeed_mla": "2026-10-30",  # gone in 0.5.23
     "at_least_one_request": "2026-10-30",  # first release 0.5.23: max(1, requests // dp)
+    "v41": "2026-10-30",  # 0.5.23: DeepSeek-V4.1 with padded pages of ratio 1 and 2; earlier rules were not checked
+    "m3_fp8_index_hopper": "2026-10-30",  # first release 0.5.23
 }
 # Builds between two releases of which only the later has these changes.
 UNDATED = (

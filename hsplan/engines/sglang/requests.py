@@ -47,12 +47,12 @@ def requests_of(
         each = max(1, given // dp) if release.has("at_least_one_request") else given // dp
         cap = min(each, half)
         formula = f"min({given:,} // dp {dp}, {tokens:,} // 2) = {cap:,}"
-    rows = cap + 1 + _decode_extra(deployment, release)
+    rows = cap + 1 + reserved_slots(deployment, release)
     cols = context_len + _extra_columns(deployment, page_tokens)
     return Requests(cap=cap, rows=rows, cols=cols, formula=formula)
 
 
-def _decode_extra(deployment: Deployment, release: Release) -> int:
+def reserved_slots(deployment: Deployment, release: Release) -> int:
     """Slots of requests in transfer on a PD decode node: twice a small cap, else none."""
     given = deployment.max_running_requests
     if deployment.disaggregation != "decode" or given == "auto":

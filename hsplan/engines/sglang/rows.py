@@ -8,7 +8,7 @@ Sources: `_dsa_kv_cache_dtype_default`, `_dsa_split_backend_resolution`, `calcul
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from hsplan.engines.base import Row
 from hsplan.engines.sglang.releases import Release
@@ -180,8 +180,7 @@ def _mla_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, a
     backend = given if given in MLA_BACKENDS else _mla_backend(model, gpu, attention_tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
-        fp8 = kv_cache_is_fp8(model.quantization) and _reads_kv_scheme(release, model.quantization)
-        dtype = "fp8_e4m3" if fp8 else "bfloat16"
+        dtype = checkpoint_dtype(release, model.quantization)
     wanted = deployment.page_size
     pages = MLA_PAGES.get(backend)
     if pages is not None:
@@ -198,6 +197,12 @@ def _mla_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, a
         kv_cache_dtype=dtype,
         page_tokens=page,
     )
+
+
+def checkpoint_dtype(release: Release, quantization: Mapping[str, Any] | None) -> Literal["fp8_e4m3", "bfloat16"]:
+    """What `auto` is where no family rule sets it: fp8 when the checkpoint asks for it and the build reads that."""
+    fp8 = kv_cache_is_fp8(quantization) and _reads_kv_scheme(release, quantization)
+    return "fp8_e4m3" if fp8 else "bfloat16"
 
 
 def _reads_kv_scheme(release: Release, quantization: Mapping[str, Any] | None) -> bool:

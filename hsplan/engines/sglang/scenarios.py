@@ -10,8 +10,8 @@ from hsplan.spec import Deployment
 
 
 def launched_scenario(release: Release, deployment: Deployment, plan: LayerPlan, *, offload: bool) -> Scenario:
-    """The scenario that the given flags start; without skip layers there is nothing to elide."""
-    elided = plan.skip_layers > 0 and elides(release, deployment, offload=offload)
+    """The scenario that the given flags start; without keys of skip layers there is nothing to elide."""
+    elided = plan.elidable > 0 and elides(release, deployment, offload=offload)
     return next(s for s in SCENARIOS if (s.elided, s.offload) == (elided, offload))
 
 
@@ -25,7 +25,7 @@ def applies(launch: Launch, scenario: Scenario) -> bool:
     """Whether the build runs the scenario for some choice of the offload flags, all else unchanged."""
     if scenario.offload and isinstance(row_of(launch, scenario), str):
         return False
-    if launch.plan.skip_layers == 0:
+    if launch.plan.elidable == 0:
         return True  # elided and not elided are the same cache
     return elides(launch.release, launch.loaded.spec.deployment, offload=scenario.offload) == scenario.elided
 
@@ -34,7 +34,7 @@ def indexers_held(release: Release, plan: LayerPlan) -> int:
     """Indexer modules on the fullest stage: since #30531 only those of owner layers, in every mode."""
     if not plan.has_indexer:
         return 0
-    return max(plan.owners_in(*stage) if release.has("elision") else stage[1] - stage[0] for stage in plan.stages)
+    return max(plan.owners_in(*stage) if release.has("elision") else plan.indexed_in(*stage) for stage in plan.stages)
 
 
 def indexers_priced(launch: Launch, scenario: Scenario) -> int:
@@ -44,4 +44,4 @@ def indexers_priced(launch: Launch, scenario: Scenario) -> int:
         return 0
     if applies(launch, scenario):
         return indexers_held(launch.release, plan)
-    return max(plan.owners_in(*stage) if scenario.elided else stage[1] - stage[0] for stage in plan.stages)
+    return max(plan.owners_in(*stage) if scenario.elided else plan.indexed_in(*stage) for stage in plan.stages)

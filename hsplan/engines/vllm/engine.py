@@ -158,7 +158,7 @@ def _weights(
     )
     return tuple(
         weights_of_rank(
-            loaded, fused, LayerPlan(plan.owners, plan.has_indexer, (stage,)), gpu, shards, held_indexers=indexers
+            loaded, fused, msgspec.structs.replace(plan, stages=(stage,)), gpu, shards, held_indexers=indexers
         )
         for stage, indexers in zip(plan.stages, held, strict=True)
     )

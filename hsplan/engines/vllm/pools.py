@@ -27,7 +27,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
     found = num_blocks(budget.kv_bytes.best)
     best = printed(release, found, length, page, shards)
     usable = usable_blocks(launch, found)
-    drafts = deployment.draft_layers if layout.rates.stored_draft else 0
+    drafts = deployment.draft_layers if layout.token_rates.stored_draft else 0
 
     def buffers() -> tuple[Buffer, ...]:
         held = (
@@ -89,7 +89,7 @@ def after_pool(launch: Launch) -> tuple[Line, ...]:
 
 
 def _pool_lines(layout: Layout, num_blocks: int) -> list[Line]:
-    page, rates = layout.row.page_tokens, layout.rates
+    page, rates = layout.row.page_tokens, layout.token_rates
     parts = (("KV rows", rates.stored_kv), ("index-K", rates.stored_index), ("draft KV pool", rates.stored_draft))
     return [
         Line(
