@@ -245,7 +245,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """
     A deployment with every rank and release question answered; `extra` holds the engine's own answers.
 
-    `can_offload`: whether some choice of the offload flags starts.
+    `can_offload`: whether some choice of the offload flags starts. The budget grows with `fraction` (of the memory,
+    as resolved) by `fraction_of` bytes.
     `cap_ranks` of the data-parallel ranks divide max_running_requests among them; 1: each takes as many.
     """
 
@@ -262,6 +263,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...]
     not_modelled: tuple[str, ...]
     can_offload: bool = True
+    fraction: float = 1
+    fraction_of: Interval = Interval(0, 0, 0)
     extra: Any
 
 

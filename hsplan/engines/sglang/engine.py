@@ -58,6 +58,8 @@ class SGLang:
             return cache.prefill_graph_mib(model, release, deployment, chunk_tokens)
 
         weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
+        memory = memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter, graph_mib=graph_mib)
+        free = before_weights(gpu, deployment, ranks)
         return Launch(
             loaded=loaded,
             model=model,
@@ -72,14 +74,14 @@ class SGLang:
             notes=(*release.notes, *model.notes, *notes, *context_notes),
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
             can_offload=not isinstance(with_offload, str),
+            fraction=memory.fraction,
+            fraction_of=free,
             extra=Extra(
                 rows=(without, with_offload),
-                memory=memory_settings(
-                    model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter, graph_mib=graph_mib
-                ),
+                memory=memory,
                 attention_tp=ranks.attention_tp,
                 weights=weights,
-                before_weights=before_weights(gpu, deployment, ranks),
+                before_weights=free,
                 as_launched=launched_scenario(release, deployment, plan, offload=loaded.spec.offload is not None),
             ),
         )

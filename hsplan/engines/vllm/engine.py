@@ -17,6 +17,7 @@ from hsplan.engines.vllm.launch import (
     scheduler_of,
     stage_sizes,
 )
+from hsplan.engines.vllm.memory import visible_bytes
 from hsplan.engines.vllm.offloaded import offloaded_pools
 from hsplan.engines.vllm.pages import plain_page
 from hsplan.engines.vllm.pools import pools_of
@@ -70,6 +71,7 @@ class VLLM:
         scheduler = scheduler_of(deployment, gpu, release, length)
         held = tuple(indexers_held(release, plan, stage) for stage in plan.stages)
         weights = _weights(loaded, model, plan, gpu, ranks, held)
+        utilization = _utilization(deployment, new=release.has("utilization_092"))
         return Launch(
             loaded=loaded,
             model=model,
@@ -82,11 +84,13 @@ class VLLM:
             context_len=length,
             notes=(*release.notes, *model.notes, *notes, *length_notes),
             not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            fraction=utilization,
+            fraction_of=visible_bytes(gpu),
             extra=Extra(
                 row=row,
                 index_row=index_bytes(model, deployment),
                 scheduler=scheduler,
-                utilization=_utilization(deployment, new=release.has("utilization_092")),
+                utilization=utilization,
                 world=ranks.moe * deployment.pp,
                 weights=weights,
                 hot_rows=hot_rows(loaded, model, gpu, release, scheduler),
