@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from hsplan.advice import Retry
+from hsplan.calibration import Calibration, Reference, calibrated, read_calibration, reference_of
 from hsplan.capacity import Capacity, capacity_of
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
 from hsplan.errors import HsplanError
@@ -22,50 +24,61 @@ SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
 SHARED_KEYS = "layers that reuse top-k have no index key of their own in this model: the same as without elision"
 
 
-def plan(spec: str | os.PathLike[str] | Mapping[str, Any], **overrides: Any) -> Plan:
+def plan(
+    spec: str | os.PathLike[str] | Mapping[str, Any],
+    *,
+    calibration: str | os.PathLike[str] | Calibration | None = None,
+    **overrides: Any,
+) -> Plan:
     """
     Price a deployment in the four scenarios, as the engine release itself would.
 
     `spec` is a path (YAML, config.json or a model folder), the name of a shipped spec, or a mapping; `overrides` are
     leaf keys of the spec (`tp=4`, `kv_budget="134.127GiB"`, `engine="sglang@0.5.17"`) or whole sections. A mapping
-    is read, never changed.
+    is read, never changed. `calibration` is what `hsplan calibrate` made of a server's log, or the file that holds it:
+    the budget then is that of the same server with what the spec changes.
 
     Raises InputError (exit code 2) for wrong input and UnsupportedError (3) for models, releases and combinations
     that hsplan does not know.
     """
     loaded = load_spec(spec, overrides)
-    return _plan(loaded, read_model(loaded))
+    if isinstance(calibration, str | os.PathLike):
+        calibration = read_calibration(Path(calibration))
+    return _plan(loaded, read_model(loaded), calibration)
 
 
 def replan(plan: Plan, **values: Any) -> Plan:
     """The same deployment with other leaf values of its spec; raises as `plan` does."""
-    return _plan(changed(plan.launch.loaded, values), plan.launch.model)
+    return _plan(changed(plan.launch.loaded, values), plan.launch.model, None)
 
 
-def _plan(loaded: Loaded, model: Model) -> Plan:
+def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan:
     engine = engine_of(loaded)
     launch = engine.resolve(loaded, model)
+    reference = None if calibration is None else reference_of(calibration, engine, loaded, model)
     as_launched = engine.as_launched(launch).name
-    scenarios = {scenario.name: _price(engine, launch, scenario) for scenario in SCENARIOS}
+    scenarios = {scenario.name: _price(engine, launch, scenario, reference) for scenario in SCENARIOS}
     return Plan(
         name=loaded.title or model.architecture,
         engine=engine.name,
         launch=launch,
         as_launched=as_launched,
         scenarios=scenarios,
-        notes=(*_notes(loaded, launch), *_launched_notes(scenarios[as_launched])),
+        notes=(*_notes(loaded, launch), *_calibrated_notes(calibration), *_launched_notes(scenarios[as_launched])),
         not_modelled=launch.not_modelled,
     )
 
 
-def _price(engine: Engine, launch: Launch, scenario: Scenario) -> ScenarioPlan:
+def _price(engine: Engine, launch: Launch, scenario: Scenario, reference: Reference | None) -> ScenarioPlan:
     applies = engine.applies(launch, scenario)
     layout = engine.layout(launch, scenario)
     if isinstance(layout, str):
         return ScenarioPlan(scenario=scenario, engine_applies=False, reason=layout)
     budget = engine.budget(launch, scenario)
+    if reference is not None:
+        budget = calibrated(reference, launch, budget)
     pools = engine.pools(launch, scenario, layout, budget)
-    capacity = capacity_of(launch, scenario, budget, pools, _retry(engine, launch, scenario))
+    capacity = capacity_of(launch, scenario, budget, pools, _retry(engine, launch, scenario, reference))
     return ScenarioPlan(
         scenario=scenario,
         engine_applies=applies,
@@ -84,10 +97,11 @@ def _same_cache(plan: LayerPlan) -> str:
     return SHARED_KEYS if plan.skip_layers else SAME_CACHE
 
 
-def _retry(engine: Engine, launch: Launch, scenario: Scenario) -> Retry:
+def _retry(engine: Engine, launch: Launch, scenario: Scenario, reference: Reference | None) -> Retry:
     def retry(**values: Any) -> Capacity | None:
         try:
-            return _price(engine, engine.resolve(changed(launch.loaded, values), launch.model), scenario).capacity
+            other = engine.resolve(changed(launch.loaded, values), launch.model)
+            return _price(engine, other, scenario, reference).capacity
         except HsplanError:
             return None
 
@@ -96,6 +110,13 @@ def _retry(engine: Engine, launch: Launch, scenario: Scenario) -> Retry:
 
 def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
+
+
+def _calibrated_notes(calibration: Calibration | None) -> tuple[str, ...]:
+    if calibration is None:
+        return ()
+    runs = ", ".join(f"{run.fraction:g}" for run in calibration.runs)
+    return (f"the budget is calibrated by the log of {len(calibration.runs)} run(s) at memory fraction {runs}",)
 
 
 def _notes(loaded: Loaded, launch: Launch) -> list[str]:
