@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from hsplan.calibration import Calibration
 from hsplan.cli.figures import NONE, best_runnable, launched, number, percent
 from hsplan.cli.grid import Overrides
 from hsplan.cli.output import wrapped
@@ -29,13 +30,20 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     error: HsplanError | None = None
 
 
-def outcomes(spec: str, combinations: Sequence[Overrides], varying: Sequence[str], *, as_json: bool) -> list[Outcome]:
+def outcomes(
+    spec: str,
+    combinations: Sequence[Overrides],
+    varying: Sequence[str],
+    calibration: Calibration | None,
+    *,
+    as_json: bool,
+) -> list[Outcome]:
     """
     Every combination planned and reduced to a row of cells or to JSON, so that a large grid stays small.
 
     Raises the first error when all combinations are refused.
     """
-    found = [_outcome(spec, overrides, varying, as_json=as_json) for overrides in combinations]
+    found = [_outcome(spec, overrides, varying, calibration, as_json=as_json) for overrides in combinations]
     if found[0].error is not None and all(outcome.error for outcome in found):
         raise found[0].error
     return found
@@ -85,10 +93,12 @@ def refusals(found: Sequence[Outcome]) -> Iterator[str]:
         yield f"and {len(refused) - MAX_PROBLEMS} more"
 
 
-def _outcome(spec: str, overrides: Overrides, varying: Sequence[str], *, as_json: bool) -> Outcome:
+def _outcome(
+    spec: str, overrides: Overrides, varying: Sequence[str], calibration: Calibration | None, *, as_json: bool
+) -> Outcome:
     options = {key: _printable(overrides[key]) for key in varying}
     try:
-        plan = make_plan(spec, **overrides)
+        plan = make_plan(spec, calibration=calibration, **overrides)
     except HsplanError as error:
         return Outcome(options=options, error=error)
     form = msgspec.Raw(msgspec.json.encode({"options": options, **plan.to_dict()})) if as_json else _cells(plan)

@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from hsplan.cli.compare import exit_code, grid_json, grid_table, outcomes, refusals
+from hsplan.calibration import read_calibration
+from hsplan.cli.compare import Outcome, exit_code, grid_json, grid_table, outcomes, refusals
 from hsplan.cli.explain import explanation
 from hsplan.cli.figures import launched
-from hsplan.cli.grid import Overrides, grid_of
+from hsplan.cli.grid import grid_of
 from hsplan.cli.ledger import ledger
 from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import complain, emit, emit_json
@@ -33,6 +34,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (hsplan.plan/1)
 def estimate(
     spec: Annotated[str, spec_argument()],
     *,
+    calibration: Annotated[
+        Path | None, typer.Option("--calibration", metavar="FILE", show_default=False, rich_help_panel="Calibration",
+                                  help="What calibrate wrote of a server's log: plan that server, changed.")
+    ] = None,
     as_json: AsJson = False,
     output: Output = None,
     show_ledger: Annotated[
@@ -42,7 +47,7 @@ def estimate(
         bool, typer.Option("--explain", help="Add every formula with its source.", rich_help_panel="Output")
     ] = False,
     **options: Any,
-) -> None:
+) -> None:  # fmt: skip
     """
     Price a deployment in four scenarios: with and without index-K elision and CPU offload.
 
@@ -51,12 +56,14 @@ def estimate(
     combinations, varying = grid_of(options)
     if explain and as_json:
         raise InputError(Problem(what="--explain is text", remedy="leave out --json or --explain"))
+    known = None if calibration is None else read_calibration(calibration)
     if len(combinations) == 1:
-        _one(make_plan(spec, **combinations[0]), output, as_json=as_json, show_ledger=show_ledger, explain=explain)
+        plan = make_plan(spec, calibration=known, **combinations[0])
+        _one(plan, output, as_json=as_json, show_ledger=show_ledger, explain=explain)
     elif show_ledger or explain:
         raise InputError(Problem(what="--ledger and --explain are for one plan", remedy="give each option once"))
     else:
-        _many(spec, combinations, varying, output, as_json=as_json)
+        _many(outcomes(spec, combinations, varying, known, as_json=as_json), varying, output, as_json=as_json)
 
 
 def _one(plan: Plan, output: Path | None, *, as_json: bool, show_ledger: bool, explain: bool) -> None:
@@ -74,8 +81,7 @@ def _one(plan: Plan, output: Path | None, *, as_json: bool, show_ledger: bool, e
         raise typer.Exit(1)
 
 
-def _many(spec: str, combinations: list[Overrides], varying: list[str], output: Path | None, *, as_json: bool) -> None:
-    found = outcomes(spec, combinations, varying, as_json=as_json)
+def _many(found: list[Outcome], varying: list[str], output: Path | None, *, as_json: bool) -> None:
     if as_json:
         emit_json(grid_json(found), output)
     else:

@@ -54,6 +54,11 @@ def emit_json(data: Any, output: Path | None = None) -> None:
     emit(text, output)
 
 
+def write_json(data: Any, output: Path) -> None:
+    """Write `data` as indented JSON to a file, whole or not at all."""
+    write_file(output, msgspec.json.format(msgspec.json.encode(data), indent=2).decode() + "\n")
+
+
 def complain(lines: Iterable[str]) -> None:
     """Write lines to stderr."""
     with contextlib.suppress(OSError):

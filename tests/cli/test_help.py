@@ -11,6 +11,7 @@ GROUPS = [(), ("specs",)]
 COMMANDS = [
     ("estimate",),
     ("validate",),
+    ("calibrate",),
     ("specs", "list"),
     ("specs", "show"),
     ("specs", "import"),
@@ -42,7 +43,7 @@ def test_every_command_has_help_and_an_example_in_80_columns(run, monkeypatch, c
 
 def test_estimate_has_an_option_for_each_leaf_key_and_no_other(run):
     estimate = typer.main.get_command(app).commands["estimate"]
-    own = {"spec", "offload", "as_json", "output", "show_ledger", "explain"}
+    own = {"spec", "offload", "as_json", "output", "show_ledger", "explain", "calibration"}
     assert {parameter.name for parameter in estimate.params} - own == set(leaf_sections())
     assert set(HELP) == set(leaf_sections())
     out = run("estimate", "--help")[1]
@@ -53,7 +54,7 @@ def test_estimate_has_an_option_for_each_leaf_key_and_no_other(run):
 def test_help_groups_the_options_by_section(run):
     out = run("estimate", "--help")[1]
     panels = [line.split("─ ")[1].split(" ─")[0] for line in out.splitlines() if line.startswith("╭─ ")]
-    assert panels == ["Arguments", "Options", "Deployment", "Offload", "Workload", "Weights", "Output"]
+    assert panels == ["Arguments", "Options", "Deployment", "Offload", "Workload", "Weights", "Calibration", "Output"]
 
 
 @pytest.mark.parametrize("group", GROUPS)
