@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hsplan.cli import calibrate, estimate, specs, validate
+from hsplan.cli import calibrate, check, diff, estimate, report, specs, validate
 from hsplan.cli.options import SpecCommand
 from hsplan.cli.output import emit
 from hsplan.version import __version__
@@ -15,6 +15,9 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("estimate", cls=SpecCommand, epilog=estimate.EXAMPLE)(estimate.estimate)
 app.command("validate", cls=SpecCommand, epilog=validate.EXAMPLE)(validate.validate)
 app.command("calibrate", cls=SpecCommand, epilog=calibrate.EXAMPLE)(calibrate.calibrate)
+app.command("report", epilog=report.EXAMPLE)(report.report)
+app.command("check", epilog=check.EXAMPLE)(check.check)
+app.command("diff", epilog=diff.EXAMPLE)(diff.diff)
 app.add_typer(specs.app, name="specs", epilog=specs.EXAMPLE)
 
 

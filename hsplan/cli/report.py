@@ -1,0 +1,56 @@
+"""`hsplan report`: specs in; one JSON of their capacity, and its summaries, out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hsplan.cli.output import complain, emit, emit_json, write_file, write_json
+from hsplan.report import report as make_report
+from hsplan.report.csv import report_csv
+from hsplan.report.junit import report_junit
+from hsplan.report.markdown import markdown as report_markdown
+
+EXAMPLE = "Example: hsplan report specs/*.yaml -o capacity.json --markdown summary.md --junit junit.xml"
+
+
+def file_option(*flags: str, help: str) -> typer.models.OptionInfo:  # noqa: A002
+    """An option that names a file to write."""
+    found: typer.models.OptionInfo = typer.Option(
+        *flags, metavar="FILE", show_default=False, help=help, rich_help_panel="Output"
+    )
+    return found
+
+
+def report(
+    specs: Annotated[list[str], typer.Argument(metavar="SPEC...", help="Shipped specs, YAML files or model folders.")],
+    *,
+    output: Annotated[Path | None, file_option("--output", "-o", help="Write the report (hsplan.report/1).")] = None,
+    markdown: Annotated[Path | None, file_option("--markdown", help="Write a summary for people.")] = None,
+    junit: Annotated[Path | None, file_option("--junit", help="Write JUnit XML for CI servers.")] = None,
+    csv: Annotated[Path | None, file_option("--csv", help="Write a line for each spec and scenario.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report.", rich_help_panel="Output")] = False,
+) -> None:
+    """
+    Price many specs at once, each as it is launched, for CI and for people.
+
+    The report is what `hsplan check` and `hsplan diff` compare. Without a file to write the summary is printed.
+    """
+    found = make_report(specs)
+    if output is not None:
+        write_json(found, output)
+    for target, made in ((markdown, report_markdown), (junit, report_junit), (csv, report_csv)):
+        if target is not None:
+            write_file(target, made(found))
+    if as_json:
+        emit_json(found)
+    elif not any((output, markdown, junit, csv)):
+        emit(report_markdown(found))
+    bad = [entry for entry in found.specs if entry.refused or (entry.planned and not entry.planned.launched.fits)]
+    complain(f"{e.name}: {'is refused' if e.refused else 'does not fit as launched'}" for e in bad[:10])
+    if len(bad) > 10:
+        complain([f"and {len(bad) - 10} more"])
+    if found.exit_code:
+        raise typer.Exit(found.exit_code)
