@@ -24,6 +24,7 @@ ROUNDING = GIB // 100  # two figures with half a digit each
 WEIGHTS_SLACK = 0.05
 MEMORY_SLACK = GIB // 4  # what may come and go between the lines that print free memory
 EXACT = 0
+ROW_KEYS = "kv_cache_dtype, attention_backend, release, draft_layers, disaggregation, hierarchical_cache"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +56,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 def figures(server: Server, log: Log, by_pool: Window | None) -> list[Figure]:
     """All rows that this log has, in the order of a start."""
-    sglang = server.engine.name == SGLANG
-    parts = [
-        _weights(server, log),
-        _memory(server, log, by_pool) if sglang else _available(server, log),
-        _pool(server, log),
-    ]
+    memory = _memory if server.engine.name == SGLANG else _available
+    parts = [_weights(server, log), memory(server, log, by_pool), _pool(server, log)]
     return [figure for part in parts for figure in part]
 
 
@@ -87,18 +84,28 @@ def _memory(server: Server, log: Log, by_pool: Window | None) -> Iterator[Figure
         outside = server.launch.fraction_of.map(lambda free: int(free * (1 - server.launch.fraction)))
         yield Figure(line="free after weights", predicted=server.budget.kv_bytes + outside, logged=_middle(after))
     if by_memory is not None and by_pool is not None:
-        pool = Interval(by_pool.low, (by_pool.low + by_pool.high) // 2, by_pool.high)
-        yield Figure(line="KV budget, by free memory", predicted=pool, logged=_middle(by_memory),
-                     half=(by_memory.high - by_memory.low) // 2, slack=MEMORY_SLACK,
-                     keys="kv_cache_dtype, attention_backend, release, draft_layers, disaggregation, "
-                          "hierarchical_cache")  # fmt: skip
+        yield _budgets("KV budget, by free memory", by_pool, by_memory)
 
 
-def _available(server: Server, log: Log) -> Iterator[Figure]:
+def _budgets(line: str, by_pool: Window, by_memory: Window) -> Figure:
+    """The budget that the pool took, against the one that printed memory leaves: a wrong row or layer shows here."""
+    return Figure(
+        line=line,
+        predicted=Interval(by_pool.low, (by_pool.low + by_pool.high) // 2, by_pool.high),
+        logged=_middle(by_memory),
+        half=(by_memory.high - by_memory.low) // 2,
+        slack=MEMORY_SLACK,
+        keys=ROW_KEYS,
+    )
+
+
+def _available(server: Server, log: Log, by_pool: Window | None) -> Iterator[Figure]:
     """vLLM: the budget, and the need of one request where the start failed for it."""
     budget = log.least("budget")
     if budget is not None:
         yield Figure(line="available KV cache memory", predicted=server.budget.kv_bytes, logged=_middle(budget))
+        if by_pool is not None:
+            yield _budgets("KV budget, by its blocks", by_pool, budget)
     need, blocks = log.window("need"), server.pools.blocks
     if need is not None and blocks is not None:
         pages = -(-server.launch.context_len // server.pools.page_tokens)
@@ -134,9 +141,8 @@ def _pool_bytes(server: Server, log: Log, tokens: int) -> Iterator[Figure]:
         return
     lines = {line.name: line.bytes for line in server.pools_at(found.low).lines}
     target, draft = lines.get("KV rows", 0) + lines.get("index-K", 0), lines.get("draft KV pool", 0)
-    keys = "kv_cache_dtype, attention_backend, release, draft_layers, disaggregation, hierarchical_cache"
     yield Figure(line=f"KV pool of {tokens:,} tokens", predicted=exactly(target), logged=float(sizes[-1]) * GIB,
-                 slack=ROUNDING, keys=keys)  # fmt: skip
+                 slack=ROUNDING, keys=ROW_KEYS)  # fmt: skip
     if len(sizes) > 1 and not server.scenario.offload:
         yield Figure(line=f"draft pool of {tokens:,} tokens", predicted=exactly(draft), logged=float(sizes[0]) * GIB,
                      slack=ROUNDING, keys="draft_layers, kv_cache_dtype")  # fmt: skip

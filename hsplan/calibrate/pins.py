@@ -69,8 +69,7 @@ def _at_least_fraction(server: Server, log: Log) -> Window | None:
 def multiplied_by_fraction(server: Server, log: Log) -> Window:
     """What the fraction multiplies: as printed before weights, else as planned."""
     planned = server.launch.fraction_of
-    printed = log.window("free_before") or log.least("visible")
-    return printed or Window(planned.low, planned.high)
+    return log.window("free_before") or Window(planned.low, planned.high)
 
 
 def weights(log: Log) -> tuple[Window | None, Window | None]:
