@@ -37,7 +37,7 @@ def title(plan: Plan) -> str:
     budget = plan.launched.budget
     if budget is not None and budget.kv_bytes.high <= 0:
         parts.append("no room for a cache")
-    elif budget is not None and budget.kv_bytes.low != budget.kv_bytes.high:
+    elif budget is not None and gib(budget.kv_bytes.low) != gib(budget.kv_bytes.high):
         parts.append(f"KV budget {gib(budget.kv_bytes.low)} to {gib(budget.kv_bytes.high)} GiB")
     return ", ".join(parts)
 

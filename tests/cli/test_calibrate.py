@@ -49,6 +49,13 @@ def test_the_file_makes_estimate_predict_the_server_with_another_fraction(run, l
     assert "the budget is calibrated by the log of 1 run(s) at memory fraction 0.7" in plan["notes"]
 
 
+def test_a_budget_that_is_the_same_in_two_digits_is_no_range_in_the_title(run, log, tmp_path):
+    target = tmp_path / "server.json"
+    run("calibrate", *SPEC, "--log", log(), "-o", str(target))
+    title = run("estimate", *SPEC, "--mem-fraction", "0.95", "--calibration", str(target))[1].splitlines()[0]
+    assert title == "glm-5.1-fp8: sglang main-2026-06-12, 8 × h200, tp 8, max_running_requests 128"
+
+
 def test_a_grid_is_calibrated_too(run, log, tmp_path):
     target = tmp_path / "server.json"
     run("calibrate", *SPEC, "--log", log(), "-o", str(target))

@@ -111,6 +111,15 @@ def test_the_crossover_is_the_first_context_at_which_offload_holds_more(without,
     assert Curves((4096, 8192, 16384), without, offload).crossover == crossover
 
 
+def test_a_spec_without_room_for_a_cache_has_a_page_too(run, tmp_path):
+    path = written(tmp_path / "small.yaml", GLM_5_2.replace("gpu: h200", "gpu: l40s"))
+    target = tmp_path / "page.html"
+    assert run("report", path, "--html", str(target))[0] == 1
+    text = target.read_text("utf-8")
+    html5lib.HTMLParser(strict=True).parse(text)
+    assert "<strong>Does not fit: nothing is left for the cache" in text
+
+
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"schema": "hsplan.plan/1"}', '{"schema": "hsplan.measurement/1"}'])
 def test_a_file_that_is_no_measurement_is_refused(run, tmp_path, text):
     target = tmp_path / "page.html"

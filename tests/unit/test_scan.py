@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import time
 
 import pytest
 
@@ -95,6 +96,17 @@ def test_a_line_may_lie_across_chunks(monkeypatch: pytest.MonkeyPatch, chunk: in
 
 def test_a_line_of_megabytes_is_read_around_its_figures():
     assert read("x" * 3_000_000 + " " + TOKENS + "y" * 3_000_000).texts("tokens") == ("142208",)
+
+
+def test_100_mb_take_less_than_a_second():
+    busy = b"[x TP0] Decode batch, #running-req: 64, #token: 131072, token usage: 0.92, gen throughput: 2412\n"
+    log = TOKENS.encode() + b"\n" + busy * (50 * 10**6 // len(busy))
+    took = []
+    for _ in range(3):
+        begin = time.process_time()
+        assert log_of(lines_of(io.BytesIO(log)), "log").texts("tokens") == ("142208",)
+        took.append(time.process_time() - begin)
+    assert min(took) < 0.5
 
 
 def test_a_deeply_nested_line_of_json_is_read_as_it_stands():
