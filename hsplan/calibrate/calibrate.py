@@ -14,7 +14,7 @@ from hsplan.calibrate.figures import Figure, figures
 from hsplan.calibrate.lines import VLLM
 from hsplan.calibrate.log import Log, log_of
 from hsplan.calibrate.scan import lines_of
-from hsplan.calibrate.server import Server, server_of
+from hsplan.calibrate.server import MOST_BYTES, Server, server_of
 from hsplan.calibration import Calibration, Compared, Run, Window, launched_as
 from hsplan.engines import engine_of
 from hsplan.errors import HsplanError, InputError, Problem, shown
@@ -81,9 +81,11 @@ def _started(loaded: Loaded, model: Model, log: Log) -> Started:
     if problems or wrong:
         agreeing = changes_that_agree(loaded.spec.deployment, lambda change: _agrees(loaded, model, log, change))
         raise InputError([*problems, *(_contradiction(row, log, agreeing) for row in wrong)])
-    budget = by_pool or pins.budget_by_memory(server, log)
+    capped = by_pool is not None and by_pool.high == MOST_BYTES
+    budget = pins.budget_by_memory(server, log) if by_pool is None or capped else by_pool
     if budget is None:
-        what = "no line pins the KV budget: neither tokens nor free memory after weights are printed"
+        tokens = "max_total_tokens caps the tokens" if capped else "no tokens are printed"
+        what = f"nothing pins the KV budget: {tokens}, and no free memory after weights is printed"
         raise InputError(Problem(where=log.where, what=what, remedy="give the log from the start of the server on"))
     return Started(server, log, budget)
 

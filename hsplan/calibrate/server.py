@@ -49,7 +49,11 @@ def server_of(loaded: Loaded, model: Model, values: Mapping[str, Any]) -> Server
 
 
 def budgets_that_give(count: Callable[[int], int], logged: int) -> Window | None:
-    """The budgets for which `count`, which never falls, is exactly `logged`; None when there are none."""
+    """
+    The budgets for which `count`, which never falls, is exactly `logged`; None when there are none.
+
+    Where no budget gives more, the window ends at `MOST_BYTES`.
+    """
     low = _least(lambda kv_bytes: count(kv_bytes) >= logged)
     if low is None or count(low) != logged:
         return None

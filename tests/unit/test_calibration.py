@@ -150,6 +150,24 @@ def test_a_failed_start_of_sglang_pins_the_budget_by_the_least_fraction_it_names
     assert low < 0 < high
 
 
+def test_tokens_that_are_capped_pin_nothing_and_memory_does():
+    capped = {"max_total_tokens": 2_574_848}
+    with pytest.raises(InputError, match="nothing pins the KV budget: max_total_tokens caps the tokens"):
+        server(**capped)
+    memory = (
+        b"[x TP0] Load weight begin. avail mem=274.70 GB\n"
+        b"[x TP0] Load weight end. elapsed=9 s, type=G, avail mem=163.47 GB, mem usage=107.74 GB.\n"
+    )
+    # 163.47 − 274.70 × (1 − 0.9) GiB, each printed within 0.005
+    budget = server(memory + LOG, **capped).runs[0].budget_bytes
+    assert (round(budget.low / GIB, 4), round(budget.high / GIB, 4)) == (135.9945, 136.0055)
+
+
+def test_a_log_without_tokens_and_without_memory_pins_nothing():
+    with pytest.raises(InputError, match="nothing pins the KV budget: no tokens are printed"):
+        server(b"[x TP0] Memory pool end. avail mem=38.99 GB")
+
+
 def test_vllm_with_a_longer_request_keeps_its_budget_less_the_workspace():
     flags = {"engine": "vllm@0.33.0", "kv_cache_dtype": "fp8_e4m3", "max_model_len": 131_072}
     log = (
