@@ -5,15 +5,16 @@ from __future__ import annotations
 import msgspec
 
 from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Row, Scenario
+from hsplan.engines.loading import RankWeights, weights_of_rank
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.caches import CACHES
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
 from hsplan.engines.sglang.launch import check_deployment, common_notes, context_length, ranks_of, stage_sizes
-from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.releases import release_of
 from hsplan.engines.sglang.rows import runs_on_aiter
 from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
+from hsplan.engines.sglang.shards import shards_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model, layer_plan
 from hsplan.hardware import gpu_named

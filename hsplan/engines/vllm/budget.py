@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import ceil
 
 from hsplan.engines.base import Budget, Buffer, Evidence, Interval, Launch, Line, Scenario, Step, exactly
-from hsplan.engines.sglang.loading import RankWeights
+from hsplan.engines.loading import RankWeights
 from hsplan.engines.vllm.hisparse import TABLES, tables
 from hsplan.engines.vllm.memory import Reserved, context_bytes, profiled, sparse_reserve, visible_bytes
 from hsplan.engines.vllm.scenarios import drafts_on, indexers_priced, layers_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from hsplan.engines.base import Budget, Launch, Layout, Pools, Rates, Row, Scenario, Step
-from hsplan.engines.sglang.loading import RankWeights, Shards, weights_of_rank
+from hsplan.engines.loading import RankWeights, Shards, weights_of_rank
 from hsplan.engines.vllm.budget import budget_of
 from hsplan.engines.vllm.hisparse import hot_rows, refused
 from hsplan.engines.vllm.launch import (
