@@ -182,9 +182,11 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """
     The pool of an engine that counts in blocks; what a scenario does not have is None and left out of the JSON.
 
-    `max_concurrency` is the printed one. Under offload: the concurrency of requests that read from host memory, the
-    blocks of the host pool and the bytes from one to the next, whether the ranks of a replica share that pool, and
-    the groups that share the GPU pool, hot groups among them.
+    `max_concurrency` is the printed one, `steady_state_concurrency` that of requests at rest but for one: under offload
+    they read from host memory, without it only DeepSeek-V4 differs at rest. Under offload: the blocks of the host pool
+    and the bytes from one to the next, whether the ranks of a replica share that pool, and the groups that share the
+    GPU pool, hot groups among them. DeepSeek-V4: bytes of a token of a request, and what a request of max_model_len is
+    counted beside them.
     """
 
     bytes_per_block: int
@@ -196,6 +198,8 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     shared_host_pool: bool | None = None
     device_groups: int | None = None
     hot_groups: int | None = None
+    bytes_per_full_token: float | None = None
+    fixed_bytes_per_request: int | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True):
