@@ -110,6 +110,13 @@ def test_five_groups_take_blocks_of_one_pool():
     assert [[int(part[1].split()[0]) for part in group] for group in groups_of(draft_layers=3)][1:3] == [[23], [23]]
 
 
+def test_groups_of_more_layers_are_taken_where_padding_is_the_same():
+    # 4 windows, 1 and 3 states: groups of 3 and of 4 both leave 4 places empty.
+    small = {**FLASH, "num_hidden_layers": 4, "compress_ratios": [4, 4, 4, 128]}
+    counts = [[int(part[1].split()[0]) for part in group] for group in groups_of(small)]
+    assert counts == [[3, 3, 1], [4], [1], [3, 3]]
+
+
 def test_index_state_padded_to_a_larger_page_was_cut_in_two_with_fp4_keys():
     # Before 0.27.0 8,640 B do not fit the 4,608 B of fp4 keys: 42 states of 37,440 B, in two groups of 21.
     keys = {"gpu": "b200", "indexer_kv_dtype": "mxfp4", "release": "0.26.0"}
@@ -175,6 +182,7 @@ REFUSED = [
     (FLASH, {"gpu": "a100"}, "no attention of DeepSeek-V4 for the a100"),
     (FLASH, {"gpu": "mi355x"}, "on ROCm"),
     (FLASH, {"attention_backend": "flashinfer_mla_sparse"}, "no backend of DeepSeek-V4 on the h200"),
+    (FLASH, {"tp": 16, "nodes": 2}, "8 output groups of DeepSeek-V4 cannot be divided over 16 ranks"),
     (FLASH, {"page_size": 64}, "pages of 256 tokens, not 64"),
     (FLASH, {"indexer_kv_dtype": "mxfp4"}, "Blackwell datacenter GPU"),
     (DEEPSEEK_V4_1_FLASH, {}, "how vLLM sizes DeepSeek-V4.1 is not known"),

@@ -46,12 +46,15 @@ class CompressedCache:
             raise UnsupportedError(problem)
         return [PRINTED_NOTE]
 
-    def row(self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int) -> Row | str:  # noqa: ARG002
+    def row(self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int) -> Row | str:
         """The entry: packed in fp8, but for FlashInfer on SM10x, whose rows are plain."""
         family, given = gpu.capability // 10, deployment.attention_backend
         backends = BACKENDS.get(family, ())
         if not backends:
             return f"vLLM has no attention of DeepSeek-V4 for the {gpu.name}: SM90, SM10x and SM12x only"
+        groups = _kv_of(model).groups
+        if groups is not None and groups % tp:
+            return f"{groups} output groups of DeepSeek-V4 cannot be divided over {tp} ranks"
         if given not in ("auto", *backends):
             return f"{given} is no backend of DeepSeek-V4 on the {gpu.name} (known: {', '.join(backends)})"
         if deployment.page_size not in ("auto", PAGE):
