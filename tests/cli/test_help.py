@@ -11,6 +11,7 @@ GROUPS = [(), ("specs",)]
 COMMANDS = [
     ("estimate",),
     ("validate",),
+    ("simulate",),
     ("specs", "list"),
     ("specs", "show"),
     ("specs", "import"),

@@ -29,7 +29,7 @@ THIRD_PARTY = {
     "cli": {"typer", "rich"},
     "gpu": {"torch", "triton", "pynvml", "hsplan_kernels"},
     "report": {"numpy", "jinja2", "matplotlib"},
-    "sim": {"numpy"},
+    "workload": {"numpy"},
 }
 HEAVY = ("torch", "triton", "numpy", "typer", "rich", "jinja2", "matplotlib", "pydantic")
 
