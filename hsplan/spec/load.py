@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from hsplan.errors import InputError, Problem, nearest, shown
 from hsplan.hardware import GPUS
+from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
 from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
 from hsplan.units import parse_bytes
@@ -324,7 +325,11 @@ def _words(info: inspect.Type) -> str:
 
 
 def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
-    """Checks that need more than one key."""
+    """Checks that need more than one key, or data."""
+    profile = spec.workload.profile
+    if profile not in rate_profiles():
+        remedy = nearest(profile, rate_profiles())
+        yield Problem(where=where("workload.profile"), what=f"unknown profile {shown(profile)!r}", remedy=remedy)
     weights = spec.weights
     if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:
         remedy = "give exactly one of checkpoint, bytes_per_rank, path"

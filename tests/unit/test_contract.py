@@ -56,7 +56,7 @@ def test_bytes_tokens_and_counts_are_ints(engine: str, model: str):
             for inner in value:
                 check(inner, key)
         elif isinstance(value, float):
-            assert re.search("concurrency|ratio|fraction", key), key
+            assert re.search("concurrency|ratio|fraction|_ms$", key), key
 
     check(plan_of(engine, model).to_dict()["scenarios"], "")
 

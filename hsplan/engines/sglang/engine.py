@@ -70,7 +70,7 @@ class SGLang:
             cap_ranks=deployment.dp_attention,
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
-            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            not_modelled=_not_modelled(loaded, weights),
             can_offload=not isinstance(with_offload, str),
             extra=Extra(
                 rows=(without, with_offload),
@@ -118,17 +118,13 @@ class SGLang:
         return CACHES[launch.model.family].pools(launch, scenario, layout, budget)
 
 
-def _not_modelled(loaded: Loaded, weights: RankWeights | str, *, has_indexer: bool) -> tuple[str, ...]:
+def _not_modelled(loaded: Loaded, weights: RankWeights | str) -> tuple[str, ...]:
     deployment = loaded.spec.deployment
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights, str):
         found.append(f"weights ({weights}): all scenarios have the same budget")
     if deployment.hierarchical_cache:
         found.append("HiCache host pools: they hold history and do not raise the capacity")
-    if has_indexer:
-        found.append("limits.link: the time that missed rows take on the host link")
-    if loaded.spec.workload.tpot_ms is not None:
-        found.append("workload.tpot_ms: no limit is computed from it")
     if deployment.nodes > 1 or deployment.moe_a2a_backend != "none":
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)

@@ -81,7 +81,7 @@ class VLLM:
             data_parallel=deployment.dp,
             context_len=length,
             notes=(*release.notes, *model.notes, *notes, *length_notes),
-            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            not_modelled=_not_modelled(loaded, weights),
             extra=Extra(
                 row=row,
                 index_row=index_bytes(model, deployment),
@@ -208,15 +208,11 @@ def _rates(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> Rates:
     )
 
 
-def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...], *, has_indexer: bool) -> tuple[str, ...]:
+def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...]) -> tuple[str, ...]:
     deployment = loaded.spec.deployment
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights[0], str):
         found.append(f"weights ({weights[0]}): all scenarios have the same budget")
-    if has_indexer:
-        found.append("limits.link: the time that missed rows take on the host link")
-    if loaded.spec.workload.tpot_ms is not None:
-        found.append("workload.tpot_ms: no limit is computed from it")
     if deployment.nodes > 1 or deployment.dp > 1:
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)
