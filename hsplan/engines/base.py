@@ -199,6 +199,13 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     hot_groups: int | None = None
 
 
+class Flag(msgspec.Struct, frozen=True):
+    """One launch flag with its value, and why it is there."""
+
+    text: str
+    reason: str
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Why the engine stops at start-up with these pools, and what would let it start."""
 
@@ -290,3 +297,6 @@ class Engine(Protocol):
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Tokens and everything that is allocated for them."""
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags of the scenario as launched that offload is about, each with its reason."""

@@ -77,9 +77,12 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
 
 
 def changed(loaded: Loaded, values: Mapping[str, Any]) -> Loaded:
-    """The same with other values of leaf keys, which must be valid; no section but offload may be absent."""
+    """The same with other values of leaf keys or whole sections, which must be valid; only offload may be absent."""
     spec = loaded.spec
     for key, value in values.items():
+        if key in SECTIONS:
+            spec = msgspec.structs.replace(spec, **{key: value})
+            continue
         section = LEAVES[key]
         old = getattr(spec, section) or Offload()
         spec = msgspec.structs.replace(spec, **{section: msgspec.structs.replace(old, **{key: value})})

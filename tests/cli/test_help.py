@@ -12,6 +12,7 @@ COMMANDS = [
     ("estimate",),
     ("validate",),
     ("simulate",),
+    ("advise",),
     ("specs", "list"),
     ("specs", "show"),
     ("specs", "import"),

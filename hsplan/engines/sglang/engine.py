@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Row, Scenario
+from hsplan.engines.base import Budget, Flag, Interval, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.caches import CACHES
+from hsplan.engines.sglang.flags import flags_of
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
 from hsplan.engines.sglang.launch import check_deployment, common_notes, context_length, ranks_of, stage_sizes
 from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
@@ -116,6 +117,10 @@ class SGLang:
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Tokens and everything that is allocated for them."""
         return CACHES[launch.model.family].pools(launch, scenario, layout, budget)
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags that offload is about."""
+        return flags_of(launch, pools)
 
 
 def _not_modelled(loaded: Loaded, weights: RankWeights | str) -> tuple[str, ...]:

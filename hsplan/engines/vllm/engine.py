@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Budget, Launch, Layout, Pools, Rates, Row, Scenario, Step
+from hsplan.engines.base import Budget, Flag, Launch, Layout, Pools, Rates, Row, Scenario, Step
 from hsplan.engines.sglang.loading import RankWeights, Shards, weights_of_rank
 from hsplan.engines.vllm.budget import budget_of
+from hsplan.engines.vllm.flags import flags_of
 from hsplan.engines.vllm.hisparse import hot_rows, refused
 from hsplan.engines.vllm.launch import (
     Ranks,
@@ -130,6 +131,10 @@ class VLLM:
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Blocks and everything that is allocated for them."""
         return (offloaded_pools if scenario.offload else pools_of)(launch, scenario, layout, budget)
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags that offload is about."""
+        return flags_of(launch, pools)
 
 
 def _utilization(deployment: Deployment, *, new: bool) -> float:
