@@ -31,7 +31,7 @@ def plan_of(engine: str, model: str, **overrides):
 
 @pytest.mark.parametrize("engine", [*ENGINES.values(), *PRESETS.values()], ids=lambda engine: engine.name)
 def test_an_engine_answers_every_question(engine: Engine):
-    assert QUESTIONS == ["resolve", "as_launched", "applies", "layout", "budget", "pools"]
+    assert QUESTIONS == ["resolve", "as_launched", "applies", "layout", "budget", "pools", "flags"]
     assert engine.name
     assert all(callable(getattr(engine, question)) for question in QUESTIONS)
 
