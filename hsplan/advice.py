@@ -77,6 +77,10 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
             slots = max(slots, launch.model.index_topk or 0)
             smaller = slots < pools.hot_buffer_tokens - pools.page_tokens
             return f"device_buffer_size {slots:,}" if smaller and more(retry(device_buffer_size=slots)) else MORE_ROOM
+        case "link":
+            wider = 2 * (pools.hot_buffer_tokens - pools.page_tokens)
+            larger = f"device_buffer_size {wider:,}, or " if wider > 0 and more(retry(device_buffer_size=wider)) else ""
+            return f"{larger}a longer tpot_ms, or a faster host link"
         case "host" if pools.host_is_sized:
             return "a larger host_pool"
         case "host":

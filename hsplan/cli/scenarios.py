@@ -90,6 +90,7 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  by hot buffers", lambda p: number(p.capacity.limits.hot_buffer)),
         ("  by max running", lambda p: number(p.capacity.limits.max_running)),
         ("  by host link", lambda p: number(p.capacity.limits.link)),
+        ("swap-in, ms a step", lambda p: NONE if p.capacity.swap_in_ms is None else f"{p.capacity.swap_in_ms:,.1f}"),
         ("what binds", lambda p: p.capacity.binding),
         ("host GiB, pool" if shared else "host GiB, rank", lambda p: _host_gib(p, 1)),
         ("host GiB, node", lambda p: _host_gib(p, host_pools(plan.launch, p.pools))),

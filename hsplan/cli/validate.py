@@ -73,7 +73,7 @@ def validate(
     _prepare(gpu=gpu)
     from hsplan.gpu.validate import validate as run  # noqa: PLC0415 - torch and triton take seconds to import
 
-    with progress() as report:
+    with progress("validate") as report:
         found = run(plan, gpu=gpu, steps=steps, host_memory=host_memory, fault=fault, report=report)
     if as_json:
         emit_json(found.to_dict(), output)

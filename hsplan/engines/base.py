@@ -16,6 +16,7 @@ import msgspec
 from hsplan.families import LayerPlan, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Loaded
+from hsplan.swapin import SwapIn
 
 ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4}
 Evidence = Literal["measured", "engine_code", "engine_log", "derived", "assumed"]
@@ -202,6 +203,13 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     fixed_bytes_per_request: int | None = None
 
 
+class Flag(msgspec.Struct, frozen=True):
+    """One launch flag with its value, and why it is there."""
+
+    text: str
+    reason: str
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """Why the engine stops at start-up with these pools, and what would let it start."""
 
@@ -218,7 +226,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     `hot_pool_tokens` in all, 0 where they are part of the pool. `gpu_requests` are those of workload.context that the
     GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks share one host pool;
     `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the engine takes
-    `host_share` of a node's memory, less `host_reserve_bytes`. `buffers` gives the tensors behind the lines that have
+    `host_share` of a node's memory, less `host_reserve_bytes`. `swap_in`: what a
+    step loads from host memory, None where that is not modelled. `buffers` gives the tensors behind the lines that have
     any.
     """
 
@@ -236,6 +245,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_sharers: int = 1
     host_is_sized: bool = False
     host_share: float = 1
+    swap_in: SwapIn | None = None
     blocks: Blocks | None = None
     refusal: Refusal | None = None
     compressed: CompressedPools | None = None
@@ -291,3 +301,6 @@ class Engine(Protocol):
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Tokens and everything that is allocated for them."""
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags of the scenario as launched that offload is about, each with its reason."""

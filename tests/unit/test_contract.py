@@ -46,7 +46,7 @@ def plan_of(engine: str, model: str, **overrides):
 
 @pytest.mark.parametrize("engine", [*ENGINES.values(), *PRESETS.values()], ids=lambda engine: engine.name)
 def test_an_engine_answers_every_question(engine: Engine):
-    assert QUESTIONS == ["resolve", "as_launched", "applies", "layout", "budget", "pools"]
+    assert QUESTIONS == ["resolve", "as_launched", "applies", "layout", "budget", "pools", "flags"]
     assert engine.name
     assert all(callable(getattr(engine, question)) for question in QUESTIONS)
 
@@ -71,7 +71,7 @@ def test_bytes_tokens_and_counts_are_ints(engine: str, model: str):
             for inner in value:
                 check(inner, key)
         elif isinstance(value, float):
-            assert re.search("concurrency|ratio|fraction|bytes_per_(full|swa)_token", key), key
+            assert re.search("concurrency|ratio|fraction|bytes_per_(full|swa)_token|_ms$", key), key
 
     check(plan_of(engine, model).to_dict()["scenarios"], "")
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Budget, Launch, Layout, Pools, Row, Scenario, Step
+from hsplan.engines.base import Budget, Flag, Launch, Layout, Pools, Row, Scenario, Step
 from hsplan.engines.loading import RankWeights, Shards, weights_of_rank
 from hsplan.engines.vllm.budget import budget_of
 from hsplan.engines.vllm.caches import CACHES, cache_of
+from hsplan.engines.vllm.flags import flags_of
 from hsplan.engines.vllm.groups import BlockPool, rates_of
 from hsplan.engines.vllm.hisparse import hot_rows
 from hsplan.engines.vllm.launch import (
@@ -84,7 +85,7 @@ class VLLM:
             data_parallel=deployment.dp,
             context_len=length,
             notes=(*release.notes, *model.notes, *notes, *length_notes),
-            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            not_modelled=_not_modelled(loaded, weights),
             can_offload=no_offload is None,
             extra=Extra(
                 row=row,
@@ -132,6 +133,10 @@ class VLLM:
         if scenario.offload:
             return offloaded_pools(launch, scenario, layout, budget)
         return pools_of(launch, budget, _pool(launch, scenario, layout.stage))
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags that offload is about."""
+        return flags_of(launch, pools)
 
 
 def _pool(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> BlockPool:
@@ -211,15 +216,11 @@ def _binding_stage(launch: Launch, scenario: Scenario) -> tuple[int, int]:
     return min(stages, key=blocks)
 
 
-def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...], *, has_indexer: bool) -> tuple[str, ...]:
+def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...]) -> tuple[str, ...]:
     deployment = loaded.spec.deployment
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights[0], str):
         found.append(f"weights ({weights[0]}): all scenarios have the same budget")
-    if has_indexer:
-        found.append("limits.link: the time that missed rows take on the host link")
-    if loaded.spec.workload.tpot_ms is not None:
-        found.append("workload.tpot_ms: no limit is computed from it")
     if deployment.nodes > 1 or deployment.dp > 1:
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)

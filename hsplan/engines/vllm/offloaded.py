@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hsplan.engines.base import Blocks, Budget, Buffer, Launch, Layout, Line, Pools, Rates, Refusal, Scenario, Step
+from hsplan.engines.loads import swap_in_of
 from hsplan.engines.vllm.budget import table_buffers
 from hsplan.engines.vllm.hisparse import HOST_SHARE, SPARE_HOST_BLOCKS, HostPool, host_pool
 from hsplan.engines.vllm.pages import Packing, packing
@@ -43,6 +44,7 @@ def offloaded_pools(launch: Launch, scenario: Scenario, layout: Layout, budget: 
         host_sharers=launch.tp if host.shared else 1,
         host_is_sized=True,
         host_share=HOST_SHARE,
+        swap_in=swap_in_of(launch, layout, slots=launch.extra.hot_rows),
         blocks=Blocks(
             bytes_per_block=packed.block,
             num_blocks=num_blocks,
