@@ -80,7 +80,7 @@ def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int) -> lis
     """
     Workspaces of DeepSeek-V4: of a prefill's entries of 4 tokens in bf16, or of their index keys, the larger one.
 
-    The first was seen in a log: 0.69 GB less for the cache from max_model_len 262,144 to 786,432 (4 × 4090 of 48 GB).
+    Of index keys a log shows the growth: 0.69 GB less for the cache at max_model_len 786,432 than at 262,144 (4090).
     """
     tokens, entries, top_k = scheduler.max_num_batched_tokens, launch.context_len // 4, launch.model.index_topk or 0
     factor = _workspace_factor(launch.release, launch.context_len)
