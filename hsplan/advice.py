@@ -66,11 +66,15 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
     def more(outcome: Outcome | None) -> bool:
         return outcome is not None and outcome.requests > now and (outcome.fits or not fits)
 
+    def holds(requests: int, outcome: Outcome | None) -> bool:
+        # Tables and states grow with the cap and may leave less for the pool than it lets in.
+        return more(outcome) and outcome is not None and outcome.requests >= requests
+
     match binding:
         case "max_running":
             ranks = launch.cap_ranks
             highest = min(nxt, MOST_REQUESTS // ranks)
-            cap = _largest(now + 1, highest, lambda n: more(retry(max_running_requests=n * ranks)))
+            cap = _largest(now + 1, highest, lambda n: holds(n, retry(max_running_requests=n * ranks)))
             return MORE_ROOM if cap is None else f"max_running_requests {cap * ranks:,}"
         case "hot_buffer":
             slots = floor_to(pools.hot_pool_tokens // max(nxt, 1) - pools.page_tokens, pools.page_tokens)

@@ -154,8 +154,14 @@ def _verdict(
     """The first reason why the plan does not fit and what finds its cure; no reason and no cure when it fits."""
     if budget.kv_bytes.best <= 0:
         lack = gib(-budget.kv_bytes.best)
+        if launch.loaded.spec.deployment.mem_fraction != "auto":
+            reason = f"nothing is left for the cache: the mem_fraction leaves {lack} too little for weights and reserve"
+            return reason, lambda: "a higher mem_fraction, or " + MORE_ROOM
         reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
         return reason, lambda: MORE_ROOM
+    most = launch.loaded.spec.deployment.max_total_tokens
+    if most is not None and most < pools.page_tokens:
+        return "max_total_tokens is less than a page", lambda: f"max_total_tokens of {pools.page_tokens} or more"
     if pools.tokens.best == 0 and pools.refusal is None:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:

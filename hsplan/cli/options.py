@@ -63,7 +63,7 @@ HELP = {
     "max_num_batched_tokens": "Tokens of one step in vLLM.",
     "async_scheduling": "vLLM plans the next step early; else --no-async-scheduling.",
     "kv_budget": "Bytes for the cache: 134.127GiB; skips the estimate of weights and reserve.",
-    "device_buffer_size": "Tokens of a request that stay on the GPU; 2 * index_topk if not given.",
+    "device_buffer_size": "Tokens of a request that stay on the GPU; the engine's default if not given.",
     "host_to_device_ratio": "Tokens in host memory for each one on the GPU.",
     "host_pool": "Host pool of vLLM: 384GiB.",
     "host_memory": "Host memory of a node: 2TiB, or here for this machine.",

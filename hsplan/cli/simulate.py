@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,12 @@ import msgspec
 import typer
 
 from hsplan.cli.figures import number
+from hsplan.cli.heavy import load
 from hsplan.cli.options import spec_argument
 from hsplan.cli.output import check_target, emit, emit_json, wrapped
 from hsplan.cli.progress import progress
 from hsplan.cli.tables import table
-from hsplan.errors import CannotRunError, InputError, Problem, UnsupportedError
+from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import read_model
 from hsplan.spec import load_spec
 
@@ -63,7 +63,7 @@ def simulate(
     top_k = read_model(loaded).index_topk
     if top_k is None:
         raise UnsupportedError(Problem(where=spec, what="the model computes no top-k: nothing is read sparsely"))
-    _check_numpy()
+    load("numpy", extra="sim")
     # numpy takes longer to import than a plan to compute
     from hsplan.workload import recording  # noqa: PLC0415
     from hsplan.workload.policies import POLICIES  # noqa: PLC0415
@@ -110,9 +110,3 @@ def _check_context(tokens: int, top_k: int) -> None:
         what = f"{tokens:,} tokens, of which a step reads {top_k:,}"
         remedy = f"give from {top_k + 1:,} to {MOST_CONTEXT:,}"
         raise InputError(Problem(where="--context", what=what, remedy=remedy))
-
-
-def _check_numpy() -> None:
-    if importlib.util.find_spec("numpy") is None:
-        what = "numpy cannot be imported, which simulate needs"
-        raise CannotRunError(Problem(what=what, remedy='pip install "hsplan[sim]"'))
