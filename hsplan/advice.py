@@ -66,17 +66,25 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
     def more(outcome: Outcome | None) -> bool:
         return outcome is not None and outcome.requests > now and (outcome.fits or not fits)
 
+    def holds(requests: int, outcome: Outcome | None) -> bool:
+        # Tables and states grow with the cap and may leave less for the pool than it lets in.
+        return more(outcome) and outcome is not None and outcome.requests >= requests
+
     match binding:
         case "max_running":
             ranks = launch.cap_ranks
             highest = min(nxt, MOST_REQUESTS // ranks)
-            cap = _largest(now + 1, highest, lambda n: more(retry(max_running_requests=n * ranks)))
+            cap = _largest(now + 1, highest, lambda n: holds(n, retry(max_running_requests=n * ranks)))
             return MORE_ROOM if cap is None else f"max_running_requests {cap * ranks:,}"
         case "hot_buffer":
             slots = floor_to(pools.hot_pool_tokens // max(nxt, 1) - pools.page_tokens, pools.page_tokens)
             slots = max(slots, launch.model.index_topk or 0)
             smaller = slots < pools.hot_buffer_tokens - pools.page_tokens
             return f"device_buffer_size {slots:,}" if smaller and more(retry(device_buffer_size=slots)) else MORE_ROOM
+        case "link":
+            wider = 2 * (pools.hot_buffer_tokens - pools.page_tokens)
+            larger = f"device_buffer_size {wider:,}, or " if wider > 0 and more(retry(device_buffer_size=wider)) else ""
+            return f"{larger}a longer tpot_ms, or a faster host link"
         case "host" if pools.host_is_sized:
             return "a larger host_pool"
         case "host":

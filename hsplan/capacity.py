@@ -14,7 +14,7 @@ import msgspec
 from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
-from hsplan.spec import Offload
+from hsplan.spec import Offload, StepMs
 from hsplan.units import ceil_div, gib, size
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
@@ -39,6 +39,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """
     `requests` is the least limit; `binding` names it, `lift` the cheapest change that lifts it.
 
+    `swap_in_ms`: what loading missed rows adds to a step of so many requests, None where nothing is loaded.
     `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. Both
     pieces of advice are priced when asked for. `explain` writes out the limits.
     """
@@ -46,6 +47,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     binding: str
     limits: Limits
+    swap_in_ms: float | None
     headroom_bytes: int
     fits: bool
     why_not: str
@@ -78,25 +80,38 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
         hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if pools.hot_buffer_tokens else None,
         max_running=pools.request_cap,
+        link=_by_link(launch, pools),
     )
     known = limits.known()
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
-    why_not, find_cure = _verdict(launch, budget, pools, known[binding], headroom, retry, host_is_short=short)
+    why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, retry, host_is_short=short)
     return Capacity(
         requests=known[binding],
         binding=binding,
         limits=limits,
+        swap_in_ms=None if pools.swap_in is None else pools.swap_in.step_ms(known[binding]),
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
         find_lift=lambda: lift(launch, scenario, pools, known, retry, fits=not why_not),
         find_cure=find_cure,
-        explain=lambda: _steps(pools, reserved, host_fit, limits),
+        explain=lambda: _steps(launch, pools, reserved, host_fit, limits),
     )
 
 
-def _steps(pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
+def _by_link(launch: Launch, pools: Pools) -> int | None:
+    """Requests whose step takes `tpot_ms` at most; None without that wish or without anything to load."""
+    workload = launch.loaded.spec.workload
+    if pools.swap_in is None or workload.tpot_ms is None:
+        return None
+    rest = workload.step_ms or StepMs(fixed=0.0)
+    return pools.swap_in.requests_within(
+        workload.tpot_ms, lambda requests: rest.fixed + rest.per_request * requests, pools.request_cap
+    )
+
+
+def _steps(launch: Launch, pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
     steps = []
     if pools.gpu_requests is None:
         formula = f"{pools.logical_tokens:,} // {reserved:,} = {limits.gpu:,}"
@@ -109,6 +124,10 @@ def _steps(pools: Pools, reserved: int, host_fit: int | None, limits: Limits) ->
             f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
         )
         steps.append(Step("requests by hot buffers", formula, SOURCE))
+    if pools.swap_in is not None:
+        found, profile = pools.swap_in, launch.loaded.spec.workload.profile
+        formula = f"{found.misses:,.0f} rows a request and layer × {found.layers} layers × {found.row_bytes:,} B"
+        steps.append(Step("missed rows of a step", formula, f"miss curve {profile}; hsplan's own kernels on an H200"))
     return tuple(steps)
 
 
@@ -130,13 +149,19 @@ def host_pools(launch: Launch, pools: Pools) -> int:
 
 
 def _verdict(
-    launch: Launch, budget: Budget, pools: Pools, requests: int, headroom: int, retry: Retry, *, host_is_short: bool
+    launch: Launch, budget: Budget, pools: Pools, limits: Limits, headroom: int, retry: Retry, *, host_is_short: bool
 ) -> tuple[str, Callable[[], str]]:
     """The first reason why the plan does not fit and what finds its cure; no reason and no cure when it fits."""
     if budget.kv_bytes.best <= 0:
         lack = gib(-budget.kv_bytes.best)
+        if launch.loaded.spec.deployment.mem_fraction != "auto":
+            reason = f"nothing is left for the cache: the mem_fraction leaves {lack} too little for weights and reserve"
+            return reason, lambda: "a higher mem_fraction, or " + MORE_ROOM
         reason = f"nothing is left for the cache: weights and the reserve need {lack} more than the card has"
         return reason, lambda: MORE_ROOM
+    most = launch.loaded.spec.deployment.max_total_tokens
+    if most is not None and most < pools.page_tokens:
+        return "max_total_tokens is less than a page", lambda: f"max_total_tokens of {pools.page_tokens} or more"
     if pools.tokens.best == 0 and pools.refusal is None:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:
@@ -150,7 +175,11 @@ def _verdict(
     if headroom < 0:
         reason = f"it starts and then runs out: {gib(-headroom)} too much beside the pool"
         return reason, lambda: headroom_cure(launch, pools, retry)
-    if requests == 0:
+    if limits.link == 0 and pools.swap_in is not None:
+        alone = pools.swap_in.step_ms(1)
+        reason = f"no request meets the tpot_ms: its missed rows alone take {alone:,.2f} ms a step"
+        return reason, lambda: "a longer tpot_ms, or a larger device_buffer_size"
+    if min(limits.known().values()) == 0:
         context = launch.loaded.spec.workload.context
         return f"not one request of {context:,} tokens fits", lambda: "a shorter context, or " + MORE_ROOM
     return "", str

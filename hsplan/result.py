@@ -131,6 +131,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "requests": capacity.requests,
             "binding": capacity.binding,
             "lift": capacity.lift,
+            "swap_in_ms": capacity.swap_in_ms,
             "limits": msgspec.to_builtins(capacity.limits),
         },
         "headroom_bytes": capacity.headroom_bytes,

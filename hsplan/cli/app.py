@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from hsplan.cli import calibrate, check, diff, estimate, report, specs, validate
+from hsplan.cli import advise, calibrate, check, diff, estimate, report, simulate, specs, validate
 from hsplan.cli.options import SpecCommand
 from hsplan.cli.output import emit
 from hsplan.version import __version__
@@ -14,6 +14,8 @@ from hsplan.version import __version__
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command("estimate", cls=SpecCommand, epilog=estimate.EXAMPLE)(estimate.estimate)
 app.command("validate", cls=SpecCommand, epilog=validate.EXAMPLE)(validate.validate)
+app.command("advise", cls=SpecCommand, epilog=advise.EXAMPLE)(advise.advise)
+app.command("simulate", epilog=simulate.EXAMPLE)(simulate.simulate)
 app.command("calibrate", cls=SpecCommand, epilog=calibrate.EXAMPLE)(calibrate.calibrate)
 app.command("report", epilog=report.EXAMPLE)(report.report)
 app.command("check", epilog=check.EXAMPLE)(check.check)

@@ -44,7 +44,10 @@ def grid_of(options: Mapping[str, Any]) -> tuple[list[Overrides], list[str]]:
 
 
 def scalar(text: str) -> Any:
-    """The value that YAML reads for `text`: a number, true, null, or the text; `[0,15]` is a list of such."""
+    """The value that YAML reads for `text`: a number, null, or the text; `[0,15]` and `{a: 1}` hold such."""
+    if text.startswith("{") and text.endswith("}"):
+        pairs = (part.partition(":") for part in text[1:-1].split(","))
+        return {key.strip(): _plain(value.strip()) for key, _, value in pairs}
     if text.startswith("[") and text.endswith("]"):
         return [_plain(part.strip()) for part in text[1:-1].split(",")]
     return _plain(text)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from hsplan.cli.figures import gib, number
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
+from hsplan.errors import printable
 from hsplan.measurement import LinkRate, Machine, Measurement, Percentiles
 from hsplan.result import Plan
 from hsplan.units import size
@@ -31,7 +32,7 @@ def _head(plan: Plan, found: Measurement) -> str:
     run = found.run
     shape = f"{run.layers} layers, {run.owners} of them with top-k {run.top_k:,}"
     text = [
-        wrapped(f"{found.name}: ", f"{plan.engine} {plan.launch.release.name}, {found.scenario}, "
+        wrapped(f"{printable(found.name)}: ", f"{plan.engine} {plan.launch.release.name}, {found.scenario}, "
                 f"{_machine(found.machine)}"),
         wrapped("run: ", f"{run.steps:,} steps, {run.requests:,} requests of {run.context:,} tokens, {shape}, "
                 f"rows of {run.row_bytes:,} B, hot buffers of {run.slots:,}, {size(run.host_bytes)} in host memory, "

@@ -63,15 +63,15 @@ HELP = {
     "max_num_batched_tokens": "Tokens of one step in vLLM.",
     "async_scheduling": "vLLM plans the next step early; else --no-async-scheduling.",
     "kv_budget": "Bytes for the cache: 134.127GiB; skips the estimate of weights and reserve.",
-    "device_buffer_size": "Tokens of a request that stay on the GPU; 2 * index_topk if not given.",
+    "device_buffer_size": "Tokens of a request that stay on the GPU; the engine's default if not given.",
     "host_to_device_ratio": "Tokens in host memory for each one on the GPU.",
     "host_pool": "Host pool of vLLM: 384GiB.",
     "host_memory": "Host memory of a node: 2TiB, or here for this machine.",
     "context": "Prompt and output of one request, tokens.",
     "tpot_ms": "Wished time for each output token, ms.",
+    "step_ms": "The rest of a decode step: '{fixed: 12, per_request: 0.2}', ms.",
+    "profile": "How often hot buffers miss: glm-5.1-longbench, stress, ...",
 }
-# Keys that change no figure yet: of families that are not planned, and of the host link.
-WITHOUT_EFFECT = ("swa_full_tokens_ratio", "tpot_ms")
 PANELS = {"weights": "Weights", "deployment": "Deployment", "offload": "Offload", "workload": "Workload"}
 ORDER = ("deployment", "offload", "workload", "weights")
 FIELDS = {field.name: field for struct in SECTIONS.values() for field in msgspec.structs.fields(struct)}
@@ -141,7 +141,6 @@ def _parameter(leaf: str, section: str, *, planned_gpu: bool) -> inspect.Paramet
         metavar=None if switch else _metavar(leaf, section),
         rich_help_panel=PANELS[section],
         show_default=False,
-        hidden=leaf in WITHOUT_EFFECT,
         autocompletion=None if switch else _completion(leaf),
     )
     kind = list[bool] if switch else list[str]

@@ -48,7 +48,10 @@ def emit(text: str, output: Path | None = None) -> None:
 
 def emit_json(data: Any, output: Path | None = None) -> None:
     """Write `data` as indented JSON: UTF-8, or with escapes where stdout takes no UTF-8."""
-    text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    try:
+        text = msgspec.json.format(msgspec.json.encode(data), indent=2).decode()
+    except UnicodeEncodeError:  # a file name that is no text
+        text = json.dumps(data, indent=2)
     if output is None and not _takes(sys.stdout, text):
         text = json.dumps(json.loads(text), indent=2)
     emit(text, output)

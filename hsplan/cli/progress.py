@@ -14,10 +14,10 @@ Report = Callable[[str, int, int], None]
 
 
 @contextlib.contextmanager
-def progress() -> Iterator[Report]:
+def progress(command: str) -> Iterator[Report]:
     """A function of (what, done, total), to be called as work goes on; the bar is gone at the end."""
     if sys.stderr is None or not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield _Lines().report
+        yield _Lines(command).report
         return
     from rich.console import Console  # noqa: PLC0415 - rich is slow to import
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
@@ -38,7 +38,8 @@ def progress() -> Iterator[Report]:
 class _Lines:
     """One line when a stage begins."""
 
-    def __init__(self) -> None:
+    def __init__(self, command: str) -> None:
+        self._command = command
         self._last = ""
         self._start = time.monotonic()
 
@@ -46,4 +47,4 @@ class _Lines:
         del done, total
         if what != self._last:
             self._last = what
-            complain([f"validate, {time.monotonic() - self._start:.0f} s: {what}"])
+            complain([f"{self._command}, {time.monotonic() - self._start:.0f} s: {what}"])

@@ -64,6 +64,7 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  at least", lambda p: _low(p.pools.tokens, number)),
         ("  at most", lambda p: _high(p.pools.tokens, number)),
         (f"concurrency of {length:,}", _concurrency),
+        ("  at rest", _at_rest),
         ("GPU blocks", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.num_blocks)),
         ("B/block", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.bytes_per_block)),
         ("host blocks", lambda p: NONE if p.pools.blocks is None else number(p.pools.blocks.host_num_blocks)),
@@ -72,7 +73,8 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("B/token, charged", lambda p: number((p.layout.rates.charged if p.layout.rates else None) or None)),
         ("B/token, stored", lambda p: number(_stored(p))),
         ("  index-K in it", lambda p: number((p.layout.rates.stored_index if p.layout.rates else None) or None)),
-        ("B/full token", lambda p: rate(p.pools.compressed and p.pools.compressed.bytes_per_full_token)),
+        ("B/full token", lambda p: rate(_full_token(p))),
+        ("fixed GiB, request", _fixed),
         ("B/window slot", lambda p: rate(p.pools.compressed and p.pools.compressed.bytes_per_swa_token)),
         ("window slots", lambda p: number(p.pools.compressed and p.pools.compressed.swa_tokens)),
         ("fixed GiB, windows", lambda p: gib(int(p.pools.compressed.swa_fixed_bytes)) if p.pools.compressed else NONE),
@@ -88,6 +90,7 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  by hot buffers", lambda p: number(p.capacity.limits.hot_buffer)),
         ("  by max running", lambda p: number(p.capacity.limits.max_running)),
         ("  by host link", lambda p: number(p.capacity.limits.link)),
+        ("swap-in, ms a step", lambda p: NONE if p.capacity.swap_in_ms is None else f"{p.capacity.swap_in_ms:,.1f}"),
         ("what binds", lambda p: p.capacity.binding),
         ("host GiB, pool" if shared else "host GiB, rank", lambda p: _host_gib(p, 1)),
         ("host GiB, node", lambda p: _host_gib(p, host_pools(plan.launch, p.pools))),
@@ -109,6 +112,27 @@ def _concurrency(p: Priced) -> str:
     printed, steady = p.pools.blocks.max_concurrency, p.pools.blocks.steady_state_concurrency
     found = steady if printed is None else printed
     return NONE if found is None else f"{found:,.2f}"
+
+
+def _at_rest(p: Priced) -> str:
+    """Requests of that length of which all but one decode, where the engine prints another figure."""
+    blocks = p.pools.blocks
+    if blocks is None or blocks.max_concurrency is None or blocks.steady_state_concurrency is None:
+        return NONE
+    return f"{blocks.steady_state_concurrency:,.2f}"
+
+
+def _full_token(p: Priced) -> float | None:
+    """Bytes of a token of DeepSeek-V4, by the pools of one engine or the blocks of the other."""
+    if p.pools.compressed is not None:
+        return p.pools.compressed.bytes_per_full_token
+    return None if p.pools.blocks is None else p.pools.blocks.bytes_per_full_token
+
+
+def _fixed(p: Priced) -> str:
+    """What a printed request takes beside its tokens."""
+    fixed = None if p.pools.blocks is None else p.pools.blocks.fixed_bytes_per_request
+    return NONE if fixed is None else gib(fixed)
 
 
 def _backend(p: Priced) -> str:

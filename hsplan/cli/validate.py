@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
 import re
 from pathlib import Path
@@ -12,11 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from hsplan.cli.grid import Overrides, grid_of
+from hsplan.cli.heavy import load
 from hsplan.cli.measured import measured
 from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import check_target, complain, emit, emit_json
 from hsplan.cli.progress import progress
-from hsplan.errors import CannotRunError, HsplanError, InputError, Problem, nearest, shown
+from hsplan.errors import HsplanError, InputError, Problem, nearest, shown
 from hsplan.gpu.faults import FAULTS, Fault
 from hsplan.measurement import Measurement
 from hsplan.planner import plan as make_plan
@@ -37,11 +37,11 @@ def validate(
                            rich_help_panel="Run")
     ] = False,
     steps: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="Decode steps; 1000 on a GPU if not given.",
+        int | None, typer.Option(min=1, max=100_000, help="Decode steps; if not given 1000 on a GPU, 6 without.",
                                  show_default=False, rich_help_panel="Run")
     ] = None,
     inject: Annotated[
-        str | None, typer.Option(metavar="FAULT", help="Put in a known fault, which must be caught by name.",
+        str | None, typer.Option(metavar="FAULT", help=f"Put in a known fault: {', '.join(FAULTS)}.",
                                  show_default=False, rich_help_panel="Run",
                                  autocompletion=lambda incomplete: [f for f in FAULTS if f.startswith(incomplete)])
     ] = None,
@@ -73,7 +73,7 @@ def validate(
     _prepare(gpu=gpu)
     from hsplan.gpu.validate import validate as run  # noqa: PLC0415 - torch and triton take seconds to import
 
-    with progress() as report:
+    with progress("validate") as report:
         found = run(plan, gpu=gpu, steps=steps, host_memory=host_memory, fault=fault, report=report)
     if as_json:
         emit_json(found.to_dict(), output)
@@ -127,14 +127,11 @@ def _host_memory(given: list[str] | None) -> int | None:
 
 
 def _prepare(*, gpu: bool) -> None:
-    """What must be so before torch and triton are imported; raises CannotRunError without them."""
-    missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
-    if missing:
-        what = f"{' and '.join(missing)} cannot be imported, which validate needs"
-        raise CannotRunError(Problem(what=what, remedy='pip install "hsplan[gpu]"'))
+    """Import torch and triton, and what must be so before; raises CannotRunError without them."""
     if gpu:
         # Segments of their own would round each tensor up to 2 MiB.
         os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
         os.environ.pop("TRITON_INTERPRET", None)
     else:
         os.environ["TRITON_INTERPRET"] = "1"
+    load("numpy", "torch", "triton", extra="gpu")

@@ -16,6 +16,7 @@ import msgspec
 from hsplan.families import LayerPlan, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Loaded
+from hsplan.swapin import SwapIn
 
 ITEM_BYTES = {"uint8": 1, "int16": 2, "int32": 4, "int64": 8, "float32": 4}
 Evidence = Literal["measured", "engine_code", "engine_log", "derived", "assumed"]
@@ -182,9 +183,11 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     """
     The pool of an engine that counts in blocks; what a scenario does not have is None and left out of the JSON.
 
-    `max_concurrency` is the printed one. Under offload: the concurrency of requests that read from host memory, the
-    blocks of the host pool and the bytes from one to the next, whether the ranks of a replica share that pool, and
-    the groups that share the GPU pool, hot groups among them.
+    `max_concurrency` is the printed one, `steady_state_concurrency` that of requests at rest but for one: under offload
+    they read from host memory, without it only DeepSeek-V4 differs at rest. Under offload: the blocks of the host pool
+    and the bytes from one to the next, whether the ranks of a replica share that pool, and the groups that share the
+    GPU pool, hot groups among them. DeepSeek-V4: bytes of a token of a request, and what a request of max_model_len is
+    counted beside them.
     """
 
     bytes_per_block: int
@@ -196,6 +199,15 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=F
     shared_host_pool: bool | None = None
     device_groups: int | None = None
     hot_groups: int | None = None
+    bytes_per_full_token: float | None = None
+    fixed_bytes_per_request: int | None = None
+
+
+class Flag(msgspec.Struct, frozen=True):
+    """One launch flag with its value, and why it is there."""
+
+    text: str
+    reason: str
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -214,7 +226,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     `hot_pool_tokens` in all, 0 where they are part of the pool. `gpu_requests` are those of workload.context that the
     GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks share one host pool;
     `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the engine takes
-    `host_share` of a node's memory, less `host_reserve_bytes`. `buffers` gives the tensors behind the lines that have
+    `host_share` of a node's memory, less `host_reserve_bytes`. `swap_in`: what a
+    step loads from host memory, None where that is not modelled. `buffers` gives the tensors behind the lines that have
     any.
     """
 
@@ -232,6 +245,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_sharers: int = 1
     host_is_sized: bool = False
     host_share: float = 1
+    swap_in: SwapIn | None = None
     blocks: Blocks | None = None
     refusal: Refusal | None = None
     compressed: CompressedPools | None = None
@@ -290,3 +304,6 @@ class Engine(Protocol):
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Tokens and everything that is allocated for them."""
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags of the scenario as launched that offload is about, each with its reason."""

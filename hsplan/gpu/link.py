@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import bisect
-import math
 import statistics
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 
+from hsplan.linkrate import interpolated
 from hsplan.measurement import LinkRate
 from hsplan.units import GIB, MIB, ceil_div
 from hsplan_kernels.gather import gather_rows, scatter_rows
@@ -62,10 +61,7 @@ def ceiling(rates: Sequence[LinkRate], *, pool_bytes: int, rows: int) -> float:
     """
     GB/s of a plain gather of `rows` random rows a call out of a pool of `pool_bytes`.
 
-    Between measured points the logarithm of the rate goes in a straight line over the logarithm of the rows, then of
-    the pool: both span decades, and what slows a gather (rows too few to fill the link, addresses too many for the
-    translation caches) sets in by factors, not by steps. Outside the measured range the nearest end holds, since a
-    rate never grows past either plateau. The pools must have been measured with the same rows per call.
+    By `hsplan.linkrate.interpolated`; the pools must have been measured with the same rows per call.
 
     Raises ValueError without gathers in random order.
     """
@@ -75,18 +71,7 @@ def ceiling(rates: Sequence[LinkRate], *, pool_bytes: int, rows: int) -> float:
             grid.setdefault(rate.pool_bytes, {})[rate.rows] = rate.gb_s
     if not grid:
         raise ValueError("no gather of random rows was measured")
-    return _between({size: _between(by_rows, rows) for size, by_rows in grid.items()}, pool_bytes)
-
-
-def _between(points: dict[int, float], x: int) -> float:
-    """The value at x: a straight line in log-log between two points, the nearest point's outside them."""
-    known = sorted(points)
-    if x <= known[0] or x >= known[-1]:
-        return points[known[0] if x <= known[0] else known[-1]]
-    right = bisect.bisect_right(known, x)
-    low, high = known[right - 1], known[right]
-    share = math.log(x / low) / math.log(high / low)
-    return points[low] * math.pow(points[high] / points[low], share)
+    return interpolated(grid, pool_bytes=pool_bytes, rows=rows)
 
 
 def _calls(rows: int, row_bytes: int) -> int:

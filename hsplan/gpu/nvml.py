@@ -8,7 +8,7 @@ from typing import Any
 
 try:
     import pynvml
-except ImportError:
+except Exception:  # noqa: BLE001 - a broken one is as good as none, and only the driver's version is lost
     pynvml = None
 
 

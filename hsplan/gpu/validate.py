@@ -86,11 +86,17 @@ def _check_supported(plan: Plan) -> None:
     if not entry.available or top_k is None:
         reason = entry.reason if not entry.available else "the model computes no top-k"
         raise UnsupportedError(Problem(what=f"there is no offload to validate: {reason}"))
+    if pools_of(entry).swap_in is None:
+        what = f"the kernels load MLA rows, and those of {plan.launch.model.architecture} are not"
+        raise UnsupportedError(Problem(what=what, remedy="validate a DeepSeek-V3.2 or GLM-5.x deployment"))
     if pools_of(entry).hot_buffer_tokens == 0:
         what = f"the kernels are those of SGLang's hot buffers; {plan.engine} keeps hot rows in blocks of its pool"
         raise UnsupportedError(Problem(what=what, remedy="validate the plan of --engine sglang"))
     if top_k & (top_k - 1):
         raise UnsupportedError(Problem(what=f"the kernels take a power of two as top-k, not {top_k}"))
+    row_bytes = entry.layout.row.bytes if entry.layout is not None else 0
+    if row_bytes % 16:
+        raise UnsupportedError(Problem(what=f"the kernels take rows of a multiple of 16 bytes, not {row_bytes}"))
     if pools_of(entry).page_tokens != PAGE_TOKENS:
         what = f"the kernels take pages of {PAGE_TOKENS} tokens, not {pools_of(entry).page_tokens}"
         raise UnsupportedError(Problem(what=what))
@@ -252,6 +258,7 @@ def _measurement(
     timings: tuple[Timing, ...] = (),
 ) -> Measurement:
     checks = [
+        _plan_check(plan),
         _ledger_check(lines),
         *(_token_check(check) for check in tokens),
         *([room] if room else []),
@@ -272,6 +279,13 @@ def _measurement(
         checks=tuple(checks),
         not_checked=not_checked,
     )
+
+
+def _plan_check(plan: Plan) -> Check:
+    capacity = plan.scenarios[SCENARIO].capacity
+    assert capacity is not None  # noqa: S101 - the scenario is available
+    text = capacity.why_not or f"{capacity.requests:,} requests, {capacity.binding} binds"
+    return Check(name="plan", claim="the deployment fits as planned", passed=capacity.fits, detail=text)
 
 
 def _ledger_check(lines: tuple[LineCheck, ...]) -> Check:

@@ -18,6 +18,7 @@ from msgspec import inspect
 
 from hsplan.errors import InputError, Problem, nearest, shown
 from hsplan.hardware import GPUS
+from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
 from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
 from hsplan.units import parse_bytes
@@ -76,9 +77,12 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
 
 
 def changed(loaded: Loaded, values: Mapping[str, Any]) -> Loaded:
-    """The same with other values of leaf keys, which must be valid; no section but offload may be absent."""
+    """The same with other values of leaf keys or whole sections, which must be valid; only offload may be absent."""
     spec = loaded.spec
     for key, value in values.items():
+        if key in SECTIONS:
+            spec = msgspec.structs.replace(spec, **{key: value})
+            continue
         section = LEAVES[key]
         old = getattr(spec, section) or Offload()
         spec = msgspec.structs.replace(spec, **{section: msgspec.structs.replace(old, **{key: value})})
@@ -324,7 +328,11 @@ def _words(info: inspect.Type) -> str:
 
 
 def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
-    """Checks that need more than one key."""
+    """Checks that need more than one key, or data."""
+    profile = spec.workload.profile
+    if profile not in rate_profiles():
+        remedy = nearest(profile, rate_profiles())
+        yield Problem(where=where("workload.profile"), what=f"unknown profile {shown(profile)!r}", remedy=remedy)
     weights = spec.weights
     if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:
         remedy = "give exactly one of checkpoint, bytes_per_rank, path"

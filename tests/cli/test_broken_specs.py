@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from conftest import GLM_5_2
+from spec_text import GLM_5_2
 
 BROKEN_VALUES = (
     "-1", "0", "1e999", ".nan", ".inf", "9" * 400, "yes", "~", "''", "[]", "{}", "[[[]]]", "{a: {b: c}}", "2026-01-01",

@@ -68,7 +68,9 @@ def test_hicache_without_the_radix_cache_is_refused(run, glm):
 
 
 def test_a_wish_for_the_time_of_a_token_is_named_as_not_modelled(run, glm):
-    assert "workload.tpot_ms: no limit is computed from it" in run("estimate", glm, "--tpot-ms", "50")[1]
+    assert "  by host link " not in run("estimate", glm)[1]
+    assert "  by host link " in run("estimate", glm, "--tpot-ms", "50")[1]
+    assert "  by host link " in run("estimate", glm, "--tpot-ms", "50", "--step-ms", "{fixed: 12, per_request: 0.2}")[1]
 
 
 def test_a_backend_of_another_engine_is_refused(run):

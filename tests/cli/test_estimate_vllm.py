@@ -58,6 +58,39 @@ def test_two_engines_stand_in_one_table_and_in_one_json(run, glm):
     assert plans[1]["scenarios"]["elided+offload"]["blocks"]["hot_groups"] == 20
 
 
+def test_deepseek_v4_as_shipped_stands_beside_the_other_engine(run):
+    both = ("--engine", "sglang@0.5.23", "--engine", "vllm@0.33.0")
+    code, out, err = run("estimate", "deepseek-v4-flash", *both)
+    assert (code, err) == (0, "")
+    assert [line.split()[:2] for line in out.splitlines()[2:4]] == [
+        ["sglang@0.5.23", "baseline"], ["vllm@0.33.0", "baseline"],
+    ]  # fmt: skip
+
+
+def test_the_table_of_deepseek_v4_has_bytes_of_a_token_and_of_a_request_apart(run):
+    code, out, err = run(
+        "estimate", "deepseek-v4-flash", "--engine", "vllm@0.33.0", "--kv-budget", "20GiB",
+        "--max-num-batched-tokens", "8192",
+    )  # fmt: skip
+    assert (code, err) == (0, "")
+    assert _row(out, "B/full token")[0] == "3,915"
+    # 6,682 blocks × 1,002,240 B are 6.24 GiB.
+    assert _row(out, "fixed GiB, request")[0] == "6.24"
+    # 21,427 blocks / 10,778; 1 + (21,427 − 10,778) / (4,096 + 8 + 18 + 4).
+    assert _row(out, "concurrency of 1,048,576")[0] == "1.99"
+    assert _row(out, "  at rest")[0] == "3.58"
+    assert "B/token" not in out
+    assert _row(out, "engine runs it") == ["yes", "yes", "unavailable", "unavailable"]
+    assert "swa_full_tokens_ratio is SGLang's" in out
+    assert "HiSparse of vLLM 0.33.0 does not support DeepSeek-V4" in out
+
+
+def test_offload_of_deepseek_v4_is_refused_with_3(run):
+    code, _, err = run("estimate", "deepseek-v4-flash", "--engine", "vllm", "--offload")
+    assert code == 3
+    assert "HiSparse of vLLM 0.33.0 does not support DeepSeek-V4" in err
+
+
 def test_a_run_that_vllm_does_not_start_leaves_with_1_and_says_what_would(run, glm):
     code, out, err = run("estimate", glm, "--engine", "vllm", "--gpu", "h200", "--kv-budget", "30GiB")
     assert code == 1

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import html5lib
 import pytest
-from conftest import GLM_5_2
 from reports import written
+from spec_text import GLM_5_2
 
 from hsplan.planner import plan
 from hsplan.report.charts import memory_parts

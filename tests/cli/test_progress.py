@@ -29,7 +29,7 @@ def told(monkeypatch):
 
 
 def work():
-    with progress() as report:
+    with progress("validate") as report:
         for done in range(1, 4):
             report("prompts", done, 3)
         report("decode steps", 25, 100)

@@ -12,9 +12,9 @@ import jsonschema
 import junitparser
 import msgspec
 import pytest
-from conftest import GLM_5_2
 from markdown_it import MarkdownIt
 from reports import refused, report, spec, written
+from spec_text import GLM_5_2
 
 from hsplan.report.json_schema import SHIPPED, report_schema
 from hsplan.report.markdown import markdown

@@ -5,6 +5,7 @@ A stand-in takes the place of the validation where it is not the subject: it fin
 Torch and triton are imported in processes of their own alone, few of them: each start takes seconds.
 """
 
+import importlib
 import importlib.util
 import json
 import os
@@ -16,6 +17,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
+from hsplan.cli.heavy import interrupts_held
 from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.faults import FAULTS
 from hsplan.measurement import Check, LineCheck, Machine, Measurement, Run
@@ -302,17 +304,49 @@ def test_a_spec_without_a_gpu_is_told_of_the_option_of_this_command(run, validat
     assert err.splitlines()[1].startswith("  give --planned-gpu, or write it in a spec; ")
 
 
-@pytest.mark.parametrize(
-    ("missing", "what"),
-    [
-        (("torch", "triton"), "torch and triton cannot be imported, which validate needs"),
-        (("triton",), "triton cannot be imported, which validate needs"),
-    ],
-)
-def test_without_torch_or_triton_it_says_what_to_install(run, validation, glm, monkeypatch, missing, what):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in missing else name)
-    assert run("validate", glm) == (4, "", f'{what}\n  pip install "hsplan[gpu]"\n')
-    assert validation.asked == []
+def raising(error):
+    def fail(name):
+        raise error(f"{name} is broken")
+
+    return fail
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "triton"])
+def test_without_a_library_it_says_what_to_install(run, validation, glm, monkeypatch, name):
+    del validation
+    monkeypatch.setitem(sys.modules, name, None)
+    code, out, err = run("validate", glm)
+    assert (code, out) == (4, "")
+    assert err.startswith(f"{name} cannot be imported: ModuleNotFoundError: ")
+    assert err.endswith('\n  pip install "hsplan[gpu]"\n')
+
+
+@pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError, AttributeError, SystemExit])
+def test_a_broken_library_is_a_fault_of_the_machine(run, validation, glm, monkeypatch, error):
+    del validation
+    monkeypatch.setattr(importlib, "import_module", raising(error))
+    code, out, err = run("validate", glm)
+    assert (code, out) == (4, "")
+    assert err.startswith(f"numpy cannot be imported: {error.__name__}: numpy is broken")
+
+
+def test_what_only_has_the_name_of_a_library_is_not_taken_for_it(run, validation, glm, monkeypatch):
+    del validation
+    monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
+    assert run("validate", glm)[0] == 4
+
+
+def test_an_interrupt_while_libraries_load_comes_at_the_end():
+    loaded = []
+
+    def load():
+        with interrupts_held():
+            signal.raise_signal(signal.SIGINT)
+            loaded.append("torch")
+
+    with pytest.raises(KeyboardInterrupt):
+        load()
+    assert loaded == ["torch"]
 
 
 @needs_torch
@@ -324,7 +358,7 @@ def test_the_kernels_run_and_only_the_report_goes_to_stdout(process, tiny):
     assert lines[1].startswith(
         "run: 1 steps, 2 requests of 256 tokens, 2 layers, 1 of them with top-k 16, rows of 656 B"
     )
-    assert lines[-1] == "all 8 claims hold on the interpreter"
+    assert lines[-1] == "all 9 claims hold on the interpreter"
     told = done.stderr.decode().splitlines()
     assert [line.split(": ")[1] for line in told] == [
         "prompts to host memory",

@@ -115,7 +115,7 @@ def done():
 
 @interpreted
 def test_every_claim_of_a_card_is_checked_and_holds(done):
-    names = ["ledger", "tokens, elided", "tokens, offload", "room", *FUNCTIONAL]
+    names = ["plan", "ledger", "tokens, elided", "tokens, offload", "room", *FUNCTIONAL]
     assert [(check.name, check.passed) for check in done[1].checks] == [(name, True) for name in names]
 
 
@@ -170,7 +170,7 @@ def test_room_is_left_for_graphs_and_activations(done):
 @interpreted
 def test_a_fault_is_looked_for_without_link_tokens_and_times(card):
     found = card.validate(steps=4, fault="short-pool")
-    assert [check.name for check in found.checks] == ["ledger", "room", *FUNCTIONAL]
+    assert [check.name for check in found.checks] == ["plan", "ledger", "room", *FUNCTIONAL]
     # A page of either layer is less than the 2 MiB that a ledger line may be off.
     assert [check.name for check in found.checks if not check.passed] == ["pool rows"]
     assert (found.link, found.tokens, found.timings) == ((), (), ())

@@ -58,6 +58,7 @@ def whole():
 def test_every_claim_is_checked_and_holds(whole):
     found = whole[1]
     assert [(check.name, check.passed) for check in found.checks] == [
+        ("plan", True),
         ("ledger", True),
         ("pool rows", True),
         ("64-bit offsets", True),
@@ -93,6 +94,7 @@ def test_each_check_says_on_how_much(whole):
     details = {check.name: check.detail for check in whole[1].checks}
     rows_loaded = f"{whole[1].run.rows_loaded} rows loaded"
     assert details == {
+        "plan": "887 requests, gpu binds",
         "ledger": "6 lines",
         "pool rows": "8 pools",
         "64-bit offsets": "10 rows",
@@ -253,3 +255,8 @@ def test_a_stage_that_begins_with_a_shared_top_k_is_not_supported():
     assert refusal(plan_of("FFSF", layer_range=[2, 4])).startswith(
         "the stage begins with a layer that shares the top-k"
     )
+
+
+def test_a_plan_that_does_not_fit_is_a_claim_that_fails():
+    found = validate(plan_of("FFSFSS", kv_budget="1MiB"), gpu=False, steps=1, report=lambda *_: None)
+    assert [check.name for check in found.checks if not check.passed] == ["plan"]

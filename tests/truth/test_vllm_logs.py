@@ -86,6 +86,7 @@ LEFT_OUT = {
 
 
 def is_of_another_family(record_id: str) -> bool:
+    """Those of test_vllm_families.py."""
     return record_id.startswith(("dsv4", "minimax-m3"))
 
 

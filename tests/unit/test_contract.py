@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from configs import DEEPSEEK_V3, DEEPSEEK_V3_2, FP8, GLM_5_2, INT4, KIMI_K2_5, NVFP4, spec_of
 
 import hsplan
 from hsplan import UnsupportedError
+from hsplan.cli import main
 from hsplan.engines import ENGINES, PRESETS, SCENARIOS, Engine
 from hsplan.engines.base import Engine as Questions
 
@@ -24,6 +27,18 @@ CASES = [(engine, model) for engine in ENGINES for model in MODELS]
 QUESTIONS = [name for name in vars(Questions) if not name.startswith("_")]
 
 
+SPECS = sorted(path.stem for path in (Path(__file__).resolve().parents[2] / "model_specs").glob("*.yaml"))
+SHIPPED = [(engine, spec) for engine in ENGINES for spec in SPECS]
+# Why an engine refuses a shipped spec; all others are priced.
+REFUSED = {
+    ("sglang", "longcat-2.0-fp8"): "no SGLang release up to 0.5.23 registers LongcatCausalLM",
+    ("sglang", "longcat-flash-lite-sparse-bf16"): "no SGLang release up to 0.5.23 registers LongcatCausalLM",
+    ("vllm", "deepseek-v4.1-flash"): "how vLLM sizes DeepSeek-V4.1 is not known",
+    ("vllm", "longcat-2.0-fp8"): "hsplan does not know how vLLM sizes",
+    ("vllm", "longcat-flash-lite-sparse-bf16"): "hsplan does not know how vLLM sizes",
+}
+
+
 def plan_of(engine: str, model: str, **overrides):
     config, deployment = MODELS[model]
     return hsplan.plan(spec_of(config, engine=engine, max_running_requests=128, **deployment), **overrides)
@@ -31,7 +46,7 @@ def plan_of(engine: str, model: str, **overrides):
 
 @pytest.mark.parametrize("engine", [*ENGINES.values(), *PRESETS.values()], ids=lambda engine: engine.name)
 def test_an_engine_answers_every_question(engine: Engine):
-    assert QUESTIONS == ["resolve", "as_launched", "applies", "layout", "budget", "pools"]
+    assert QUESTIONS == ["resolve", "as_launched", "applies", "layout", "budget", "pools", "flags"]
     assert engine.name
     assert all(callable(getattr(engine, question)) for question in QUESTIONS)
 
@@ -56,9 +71,29 @@ def test_bytes_tokens_and_counts_are_ints(engine: str, model: str):
             for inner in value:
                 check(inner, key)
         elif isinstance(value, float):
-            assert re.search("concurrency|ratio|fraction", key), key
+            assert re.search("concurrency|ratio|fraction|bytes_per_(full|swa)_token|_ms$", key), key
 
     check(plan_of(engine, model).to_dict()["scenarios"], "")
+
+
+@pytest.mark.parametrize(("engine", "spec"), SHIPPED)
+def test_every_engine_prices_a_shipped_spec_or_refuses_it_with_a_reason(engine: str, spec: str, capsys):
+    code = main(["estimate", spec, "--engine", engine, "--json"])
+    out, err = capsys.readouterr()
+    if (engine, spec) in REFUSED:
+        assert code == 3
+        assert REFUSED[engine, spec] in err
+        return
+    assert code in (0, 1), err
+    plan = json.loads(out)
+    launched = plan["scenarios"][plan["as_launched"]]
+    assert launched["available"]
+    assert launched["engine_applies"]
+    assert all(scenario["available"] or scenario["reason"] for scenario in plan["scenarios"].values())
+    for scenario in plan["scenarios"].values():
+        if scenario["available"]:
+            taken = sum(line["bytes"] for line in scenario["ledger"] if line["place"] == "gpu")
+            assert taken + scenario["headroom_bytes"] == plan["gpu"]["reported_bytes"]
 
 
 @pytest.mark.parametrize(("engine", "model"), CASES)

@@ -26,11 +26,14 @@ def weights(model, gpu="h200", **deployment):
     return next(line for line in ledger if line["name"] == "weights")["bytes"]
 
 
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
 @pytest.mark.parametrize("tp", [4, 8])
-def test_v4_flash_shards_attention_experts_and_vocabulary_and_replicates_the_rest(tp):
+def test_v4_flash_shards_attention_experts_and_vocabulary_and_replicates_the_rest(tp, engine):
     sharded = (FLASH_ATTENTION + FLASH_EXPERTS + FLASH_SHARED + 2 * FLASH_EMBED) // tp
     # scales of shared experts round up to whole blocks on a rank
-    assert weights(DEEPSEEK_V4_FLASH, tp=tp) == pytest.approx(sharded + FLASH_ON_EVERY_RANK + 2 * ROPE, abs=16_384)
+    assert weights(DEEPSEEK_V4_FLASH, tp=tp, engine=engine) == pytest.approx(
+        sharded + FLASH_ON_EVERY_RANK + 2 * ROPE, abs=16_384
+    )
 
 
 @pytest.mark.parametrize(
@@ -56,7 +59,8 @@ def test_the_draft_of_v4_flash_is_its_mtp_layer_with_copies_of_embedding_and_hea
     assert 2 * FLASH_EMBED // 8 + mtp // 8 < lines["draft weights"] < 2 * FLASH_EMBED // 8 + mtp // 4
 
 
-def test_m3_copies_kv_heads_beyond_the_fourth_rank():
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_m3_copies_kv_heads_beyond_the_fourth_rank(engine):
     # 60 layers of K and V, 57 index queries: 4 heads × 128 × 6144 × 2 B each; a rank never has less than one head
     heads = (2 * 60 + 57) * 4 * 128 * 6_144 * 2
     whole = 2 * 426_174_572_928 + 2 * (57 * 128 * 6_144 + 57 * 128)  # the router in fp32
@@ -65,7 +69,7 @@ def test_m3_copies_kv_heads_beyond_the_fourth_rank():
     sharded = whole - heads - index_and_norms - router
     for tp in (4, 8):
         expected = sharded // tp + heads // 4 + index_and_norms + router + ROPE
-        assert weights(MINIMAX_M3, "b300", tp=tp) == pytest.approx(expected, abs=4_096)
+        assert weights(MINIMAX_M3, "b300", tp=tp, engine=engine) == pytest.approx(expected, abs=4_096)
 
 
 @pytest.mark.parametrize(

@@ -17,8 +17,8 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 # A module imports only from those above it; inside one package imports are free.
 CORE = (
-    "errors", "units", "hardware", "version", "spec", "families", "weights", "host", "engines", "calibration", "advice",
-    "capacity", "result", "planner", "measurement",
+    "errors", "units", "hardware", "linkrate", "missrate", "swapin", "version", "spec", "families", "weights", "host",
+    "engines", "calibration", "advice", "capacity", "result", "planner", "tuning", "measurement",
 )  # fmt: skip
 # Leaves stand below the whole core. A leaf imports from the core and from the leaves above it.
 LEAVES = ("workload", "calibrate", "gpu", "report", "cli", "__main__")
@@ -29,7 +29,7 @@ THIRD_PARTY = {
     "cli": {"typer", "rich"},
     "gpu": {"torch", "triton", "pynvml", "hsplan_kernels"},
     "report": {"numpy", "jinja2", "matplotlib"},
-    "sim": {"numpy"},
+    "workload": {"numpy"},
 }
 HEAVY = ("torch", "triton", "numpy", "typer", "rich", "jinja2", "matplotlib", "pydantic")
 

@@ -8,7 +8,7 @@ budget = int(avail − pre × (1 − mem_fraction_static) − multimodal reserve
 from __future__ import annotations
 
 from hsplan.engines.base import Budget, Interval, Launch, Line, Scenario, Step, exactly
-from hsplan.engines.sglang.loading import RankWeights
+from hsplan.engines.loading import RankWeights
 from hsplan.engines.sglang.memory import before_weights_evidence, loading_overhead
 from hsplan.engines.sglang.scenarios import indexers_priced
 from hsplan.errors import Problem, UnsupportedError

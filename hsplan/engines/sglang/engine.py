@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Budget, Interval, Launch, Layout, Pools, Row, Scenario
+from hsplan.engines.base import Budget, Flag, Interval, Launch, Layout, Pools, Row, Scenario
+from hsplan.engines.loading import RankWeights, weights_of_rank
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.caches import CACHES
+from hsplan.engines.sglang.flags import flags_of
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
 from hsplan.engines.sglang.launch import check_deployment, common_notes, context_length, ranks_of, stage_sizes
-from hsplan.engines.sglang.loading import RankWeights, shards_of, weights_of_rank
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.releases import release_of
 from hsplan.engines.sglang.rows import runs_on_aiter
 from hsplan.engines.sglang.scenarios import applies, indexers_held, launched_scenario, row_of
+from hsplan.engines.sglang.shards import shards_of
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model, layer_plan
 from hsplan.hardware import gpu_named
@@ -72,7 +74,7 @@ class SGLang:
             cap_ranks=deployment.dp_attention,
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
-            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            not_modelled=_not_modelled(loaded, weights),
             can_offload=not isinstance(with_offload, str),
             fraction=memory.fraction,
             fraction_of=free,
@@ -119,18 +121,18 @@ class SGLang:
         """Tokens and everything that is allocated for them."""
         return CACHES[launch.model.family].pools(launch, scenario, layout, budget)
 
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags that offload is about."""
+        return flags_of(launch, pools)
 
-def _not_modelled(loaded: Loaded, weights: RankWeights | str, *, has_indexer: bool) -> tuple[str, ...]:
+
+def _not_modelled(loaded: Loaded, weights: RankWeights | str) -> tuple[str, ...]:
     deployment = loaded.spec.deployment
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights, str):
         found.append(f"weights ({weights}): all scenarios have the same budget")
     if deployment.hierarchical_cache:
         found.append("HiCache host pools: they hold history and do not raise the capacity")
-    if has_indexer:
-        found.append("limits.link: the time that missed rows take on the host link")
-    if loaded.spec.workload.tpot_ms is not None:
-        found.append("workload.tpot_ms: no limit is computed from it")
     if deployment.nodes > 1 or deployment.moe_a2a_backend != "none":
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)

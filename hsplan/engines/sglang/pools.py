@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hsplan.engines.base import Budget, Buffer, Launch, Layout, Line, Pools, Rates, Scenario, Step
+from hsplan.engines.loads import swap_in_of
 from hsplan.engines.sglang.buffers import offload_buffers, pool_buffers, request_buffers
 from hsplan.engines.sglang.cell import INDEX_BYTES
 from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, offload_of
@@ -58,6 +59,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
         hot_pool_tokens=tokens.best if scenario.offload else 0,
+        swap_in=swap_in_of(launch, layout, slots=offloaded.hot_tokens - row.page_tokens) if scenario.offload else None,
         lines=lines,
         buffers=buffers,
         explain=lambda: _steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),

@@ -1,9 +1,11 @@
 """
-vLLM: how its releases size the cache of MLA and DSA models.
+vLLM: how its releases size the cache of MLA and DSA models, of DeepSeek-V4 and of MiniMax-M3.
 
-releases (dated switches) → launch (ranks, checks) → rows → pages → memory → budget → pools and printed numbers; with
-HiSparse hisparse and offloaded. `engine` puts them in the order in which the planner asks; weights are loaded as in
-SGLang (`engines.sglang.loading`), by vLLM's shards. `calculator` is the page of vLLM's blog, a preset.
+releases (dated switches) → launch (ranks, checks) → a kind of cache → memory → budget → pools and printed numbers;
+with HiSparse pages, hisparse and offloaded. `engine` puts them in the order in which the planner asks; weights are
+loaded by vLLM's shards (`engines.loading`). What differs between kinds of models is a class in `latent`, `compressed`
+(with `packed`) or `block_sparse` and a line in `caches`; `groups` is what they all answer with. `calculator` is the
+page of vLLM's blog, a preset.
 """
 
 from hsplan.engines.vllm.calculator import Calculator

@@ -9,7 +9,20 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import SCENARIOS, Blocks, Budget, Launch, Layout, Line, Pools, Rates, Row, Scenario, exactly
+from hsplan.engines.base import (
+    SCENARIOS,
+    Blocks,
+    Budget,
+    Flag,
+    Launch,
+    Layout,
+    Line,
+    Pools,
+    Rates,
+    Row,
+    Scenario,
+    exactly,
+)
 from hsplan.engines.vllm.hisparse import HOST_SHARE
 from hsplan.engines.vllm.launch import max_model_len, ranks_of, stage_sizes
 from hsplan.engines.vllm.pages import Layers, packing, plain_page
@@ -119,6 +132,11 @@ class Calculator:
         )
         free = launch.gpu.reported_bytes - sum(line.bytes for line in lines)
         return Budget(kv_bytes=exactly(kv), lines=lines, free_bytes=free, explain=tuple)
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """None: a calculator launches nothing."""
+        del launch, pools
+        return ()
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Whole requests of workload.context."""

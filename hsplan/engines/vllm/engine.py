@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Budget, Launch, Layout, Pools, Rates, Row, Scenario, Step
-from hsplan.engines.sglang.loading import RankWeights, Shards, weights_of_rank
+from hsplan.engines.base import Budget, Flag, Launch, Layout, Pools, Row, Scenario, Step
+from hsplan.engines.loading import RankWeights, Shards, weights_of_rank
 from hsplan.engines.vllm.budget import budget_of
-from hsplan.engines.vllm.hisparse import hot_rows, refused
+from hsplan.engines.vllm.caches import CACHES, cache_of
+from hsplan.engines.vllm.flags import flags_of
+from hsplan.engines.vllm.groups import BlockPool, rates_of
+from hsplan.engines.vllm.hisparse import hot_rows
 from hsplan.engines.vllm.launch import (
     Ranks,
     Scheduler,
@@ -18,14 +21,13 @@ from hsplan.engines.vllm.launch import (
     stage_sizes,
 )
 from hsplan.engines.vllm.memory import visible_bytes
-from hsplan.engines.vllm.offloaded import offloaded_pools
-from hsplan.engines.vllm.pages import plain_page
+from hsplan.engines.vllm.offloaded import offloaded_pools, offloaded_rates
 from hsplan.engines.vllm.pools import pools_of
 from hsplan.engines.vllm.releases import release_of
-from hsplan.engines.vllm.rows import index_bytes, resolve_row, takes_dcp
-from hsplan.engines.vllm.scenarios import applies, drafts_on, indexers_held, launched_scenario, layers_of
+from hsplan.engines.vllm.rows import takes_dcp
+from hsplan.engines.vllm.scenarios import applies, indexers_held, launched_scenario
 from hsplan.errors import InputError, Problem, UnsupportedError
-from hsplan.families import LayerPlan, Model, layer_plan
+from hsplan.families import BlockSparse, LayerPlan, Model, layer_plan
 from hsplan.hardware import Gpu, gpu_named
 from hsplan.spec import Deployment, Loaded
 
@@ -36,7 +38,6 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True):
     """vLLM's own answers; `weights` of each stage, `hot_rows` and `no_offload` of the offload scenarios."""
 
     row: Row
-    index_row: int
     scheduler: Scheduler
     utilization: float
     world: int
@@ -58,9 +59,11 @@ class VLLM:
         gpu = gpu_named(deployment.gpu, loaded.where("deployment.gpu"))
         ranks = ranks_of(loaded)
         notes = check_deployment(loaded, model, gpu, ranks)
+        cache = cache_of(loaded, model)
+        notes += cache.check(loaded, model, release)
         plan = layer_plan(model, release.schedule, stage_sizes, loaded)
         length, length_notes = max_model_len(loaded, model)
-        row = resolve_row(model, gpu, release, deployment, (model.num_attention_heads or 0) // ranks.tp)
+        row = cache.row(model, gpu, release, deployment, ranks.tp)
         if isinstance(row, str):
             what = f"vLLM {release.name} refuses this deployment: {row}"
             chosen = (key for key in ("page_size", "attention_backend") if getattr(deployment, key) != "auto")
@@ -68,6 +71,7 @@ class VLLM:
             raise UnsupportedError(Problem(where=where, what=what))
         if plan.has_indexer and deployment.dcp > 1 and not takes_dcp(row, release):
             notes.append(f"vLLM {release.name} as published does not run {row.attention_backend} with DCP")
+        no_offload = cache.no_offload(model, release, deployment, row)
         scheduler = scheduler_of(deployment, gpu, release, length)
         held = tuple(indexers_held(release, plan, stage) for stage in plan.stages)
         weights = _weights(loaded, model, plan, gpu, ranks, held)
@@ -83,18 +87,18 @@ class VLLM:
             data_parallel=deployment.dp,
             context_len=length,
             notes=(*release.notes, *model.notes, *notes, *length_notes),
-            not_modelled=_not_modelled(loaded, weights, has_indexer=plan.has_indexer),
+            not_modelled=_not_modelled(loaded, weights),
+            can_offload=no_offload is None,
             fraction=utilization,
             fraction_of=visible_bytes(gpu),
             extra=Extra(
                 row=row,
-                index_row=index_bytes(model, deployment),
                 scheduler=scheduler,
                 utilization=utilization,
                 world=ranks.moe * deployment.pp,
                 weights=weights,
                 hot_rows=hot_rows(loaded, model, gpu, release, scheduler),
-                no_offload=refused(model, release, deployment, row),
+                no_offload=no_offload,
                 as_launched=launched_scenario(release, plan, offload=loaded.spec.offload is not None),
             ),
         )
@@ -114,18 +118,15 @@ class VLLM:
             reason = _offload_refused(launch, launched=scenario == self.as_launched(launch))
             if reason is not None:
                 return reason
-        row: Row = launch.extra.row
         stage = _binding_stage(launch, scenario)
-        rates = _rates(launch, scenario, stage)
-        layers = layers_of(launch, scenario, stage)
-
-        def explain() -> tuple[Step, ...]:
-            size = f"{row.page_tokens} tokens × ({row.bytes} B × {layers.rows} layers"
-            size += f" + {launch.extra.index_row} B × {layers.index} index layers)"
-            total = f"{size} = {plain_page(row, launch.extra.index_row, layers):,}"
-            return (Step("page of all layers, bytes", total, f"vLLM {launch.release.name}: kv_cache_planning.py"),)
-
-        return Layout(row=row, rates=rates, stage=stage, index_layers=layers.index, explain=explain)
+        pool = _pool(launch, scenario, stage)
+        return Layout(
+            row=launch.extra.row,
+            rates=offloaded_rates(launch, scenario, stage) if scenario.offload else rates_of(pool),
+            stage=stage,
+            index_layers=pool.index_layers,
+            explain=lambda: _page_steps(launch, pool),
+        )
 
     def budget(self, launch: Launch, scenario: Scenario) -> Budget:
         """Bytes for the cache on the stage that has the fewest blocks."""
@@ -133,7 +134,29 @@ class VLLM:
 
     def pools(self, launch: Launch, scenario: Scenario, layout: Layout, budget: Budget) -> Pools:
         """Blocks and everything that is allocated for them."""
-        return (offloaded_pools if scenario.offload else pools_of)(launch, scenario, layout, budget)
+        if scenario.offload:
+            return offloaded_pools(launch, scenario, layout, budget)
+        return pools_of(launch, budget, _pool(launch, scenario, layout.stage))
+
+    def flags(self, launch: Launch, pools: Pools) -> tuple[Flag, ...]:
+        """Launch flags that offload is about."""
+        return flags_of(launch, pools)
+
+
+def _pool(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> BlockPool:
+    return CACHES[launch.model.family].pool(launch, scenario, stage)
+
+
+def _page_steps(launch: Launch, pool: BlockPool) -> tuple[Step, ...]:
+    """The pages of each group with their numbers."""
+    source = f"vLLM {launch.release.name}: get_kv_cache_groups"
+    steps = []
+    for group in pool.groups:
+        pages = " + ".join(f"{part.page_bytes:,} B × {part.layers} {part.name}" for part in group.parts)
+        kept = "" if group.window is None else f", window {group.window}"
+        name = f"page of all layers, blocks of {group.block_tokens} tokens{kept}"
+        steps.append(Step(name, f"{pages} = {group.page_bytes:,} B", source))
+    return tuple(steps)
 
 
 def _utilization(deployment: Deployment, *, new: bool) -> float:
@@ -144,7 +167,8 @@ def _weights(
     loaded: Loaded, model: Model, plan: LayerPlan, gpu: Gpu, ranks: Ranks, held: tuple[int, ...]
 ) -> tuple[RankWeights | str, ...]:
     """
-    Weights of a rank of each stage; experts are spread over all of tp × dp × pcp, everything else over tp.
+    Weights of a rank of each stage; experts are spread over all of tp × dp × pcp, everything else over tp, of which
+    ranks beyond the KV heads hold copies.
 
     The indexer's wk is always fused with weights_proj, in bf16.
     """
@@ -153,6 +177,7 @@ def _weights(
     shards = Shards(
         tp=tp,
         attention=tp,
+        kv=min(tp, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else None,
         ep=ranks.ep,
         moe_tp=ranks.moe // ranks.ep,
         embed=tp,
@@ -190,37 +215,16 @@ def _binding_stage(launch: Launch, scenario: Scenario) -> tuple[int, int]:
         return stages[0]
 
     def blocks(stage: tuple[int, int]) -> int:
-        page = plain_page(launch.extra.row, launch.extra.index_row, layers_of(launch, scenario, stage))
-        return budget_of(launch, scenario, stage).kv_bytes.best // page
+        return budget_of(launch, scenario, stage).kv_bytes.best // _pool(launch, scenario, stage).block_bytes
 
     return min(stages, key=blocks)
 
 
-def _rates(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> Rates:
-    """Bytes per token; under HiSparse only index-K lies on the GPU for every token, and no rate divides the budget."""
-    row, index_row = launch.extra.row.bytes, launch.extra.index_row
-    layers, drafts = layers_of(launch, scenario, stage), drafts_on(launch, stage)
-    kv = 0 if scenario.offload else row * (layers.rows - drafts)
-    index = index_row * (layers.index - (drafts if index_row else 0))
-    draft = drafts * (index_row if scenario.offload else row + index_row)
-    return Rates(
-        charged=0 if scenario.offload else kv + index + draft,
-        draft=draft,
-        stored_kv=kv,
-        stored_index=index,
-        stored_draft=draft,
-    )
-
-
-def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...], *, has_indexer: bool) -> tuple[str, ...]:
+def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...]) -> tuple[str, ...]:
     deployment = loaded.spec.deployment
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights[0], str):
         found.append(f"weights ({weights[0]}): all scenarios have the same budget")
-    if has_indexer:
-        found.append("limits.link: the time that missed rows take on the host link")
-    if loaded.spec.workload.tpot_ms is not None:
-        found.append("workload.tpot_ms: no limit is computed from it")
     if deployment.nodes > 1 or deployment.dp > 1:
         found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
     return tuple(found)

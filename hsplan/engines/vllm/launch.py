@@ -13,12 +13,6 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded, Offload
 from hsplan.units import GIB
 
-ARCHITECTURES = (
-    "DeepseekV3ForCausalLM",
-    "DeepseekV32ForCausalLM",
-    "GlmMoeDsaForCausalLM",
-    "KimiK25ForConditionalGeneration",
-)
 # Keys of SGLang, and what vLLM has in their place.
 SGLANG_KEYS = {
     "dp_attention": "use dp",
@@ -29,7 +23,6 @@ SGLANG_KEYS = {
     "unified_cache_linker": "leave it out",
     "max_total_tokens": "use kv_budget",
     "radix_cache": "leave it out",
-    "swa_full_tokens_ratio": "leave it out",
 }
 _DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Deployment)}
 MAX_SEQS = (256, 1024)  # max_num_seqs on small and large GPUs
@@ -46,11 +39,16 @@ class Ranks(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and tokens of one replica: running at once, in one step, in flight, and rows of one decode step."""
+    """
+    Requests and tokens of one replica: running at once, in one step, in flight, and rows of one decode step.
+
+    `decode_in_flight_tokens` are those of one request that decodes.
+    """
 
     max_num_seqs: int
     max_num_batched_tokens: int
     in_flight_tokens: int
+    decode_in_flight_tokens: int
     decode_query_len: int
 
 
@@ -129,12 +127,15 @@ def scheduler_of(deployment: Deployment, gpu: Gpu, release: Release, length: int
     tokens = min(seqs * length, BATCHED_TOKENS[2 if largest else int(large)]) if batched == "auto" else batched
     if given == "auto":
         seqs = min(seqs, tokens)
+    query = 1 + speculative_tokens(deployment)
     steps = deployment.pp + int(deployment.async_scheduling)
+    windowed = steps if release.has("in_flight_of_all_steps") else 1
     return Scheduler(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
-        in_flight_tokens=steps * tokens,
-        decode_query_len=1 + speculative_tokens(deployment),
+        in_flight_tokens=windowed * tokens,
+        decode_in_flight_tokens=windowed * query,
+        decode_query_len=query,
     )
 
 
@@ -148,14 +149,9 @@ def check_deployment(loaded: Loaded, model: Model, gpu: Gpu, ranks: Ranks) -> li
     problems = list(_foreign_keys(loaded))
     if problems:
         raise InputError(problems)
-    if model.architecture not in ARCHITECTURES:
-        what = f"hsplan does not know how vLLM sizes {model.architecture}"
-        remedy = "known for vLLM: " + ", ".join(ARCHITECTURES)
-        raise UnsupportedError(Problem(where=loaded.where("model.architectures"), what=what, remedy=remedy))
     if gpu.rocm:
         what = f"hsplan does not know how vLLM sizes its cache on ROCm, that is on the {gpu.name}"
         raise UnsupportedError(Problem(where=loaded.where("deployment.gpu"), what=what))
-    _check_index(loaded, model)
     return list(_notes(loaded.spec.deployment, model, gpu, ranks))
 
 
@@ -172,33 +168,9 @@ def _foreign_keys(loaded: Loaded) -> Iterator[Problem]:
         yield Problem(where=where, what="host_to_device_ratio is a key of SGLang", remedy=remedy)
 
 
-def _check_index(loaded: Loaded, model: Model) -> None:
-    """The index key is 128 values and a scale; packed rows scale 128 values at a time."""
-    if model.index_topk is None:
-        return
-    if model.index_head_dim is None:
-        what, remedy = "`model.index_head_dim` is missing", "give it as in config.json, usually 128"
-        raise InputError(Problem(where=loaded.where("model"), what=what, remedy=remedy))
-    if model.index_head_dim != 128:
-        what = f"index_head_dim is {model.index_head_dim}; hsplan knows 128 only"
-        raise UnsupportedError(Problem(where=loaded.where("model.index_head_dim"), what=what))
-    if (model.kv_lora_rank, model.qk_rope_head_dim) != (512, 64):
-        what = f"rows of {model.kv_lora_rank} + {model.qk_rope_head_dim} values; sparse MLA backends take 512 + 64"
-        raise UnsupportedError(Problem(where=loaded.where("model.kv_lora_rank"), what=what))
-
-
 def _notes(deployment: Deployment, model: Model, gpu: Gpu, ranks: Ranks) -> Iterator[str]:
-    if deployment.indexer_kv_dtype != "auto" and model.index_topk is None:
-        yield "indexer_kv_dtype is for models with an indexer and is ignored here"
-    if deployment.indexer_kv_dtype == "mxfp4" and model.index_topk is not None:
-        yield (
-            "indexer_kv_dtype mxfp4: the DSA indexers of vLLM 0.24.0 to 0.33.0 store fp8 keys (132 B) whatever it "
-            "says; the 68 B here are a what-if"
-        )
-    types = model.schedule.get("indexer_types") or ()
-    by_rule = model.schedule.get("index_topk_pattern") or model.schedule.get("index_topk_freq")
-    if "shared" in types and not by_rule:
-        yield "indexer_types: vLLM does not read it, every layer computes its own top-k"
+    if deployment.swa_full_tokens_ratio is not None:
+        yield "swa_full_tokens_ratio is SGLang's: vLLM sizes windows by max_num_batched_tokens"
     if deployment.cuda_graph_max_bs not in ("auto", 0):
         yield "cuda_graph_max_bs: the estimate of vLLM's CUDA graphs does not depend on it"
     if deployment.disaggregation is not None:

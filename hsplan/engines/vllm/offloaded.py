@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from hsplan.engines.base import Blocks, Budget, Buffer, Launch, Layout, Line, Pools, Refusal, Scenario, Step
+from hsplan.engines.base import Blocks, Budget, Buffer, Launch, Layout, Line, Pools, Rates, Refusal, Scenario, Step
+from hsplan.engines.loads import swap_in_of
 from hsplan.engines.vllm.budget import table_buffers
 from hsplan.engines.vllm.hisparse import HOST_SHARE, SPARE_HOST_BLOCKS, HostPool, host_pool
 from hsplan.engines.vllm.pages import Packing, packing
 from hsplan.engines.vllm.pools import after_pool, too_long, usable_blocks
 from hsplan.engines.vllm.printed import Demand, demand, gpu_concurrency, gpu_requests, steady_state
-from hsplan.engines.vllm.scenarios import layers_of
+from hsplan.engines.vllm.rows import index_bytes
+from hsplan.engines.vllm.scenarios import drafts_on, layers_of
 from hsplan.units import GIB, ceil_div, gib
 
 POOL, HOST = "index-K, hot and resident rows", "host KV pool"
@@ -18,7 +20,7 @@ def offloaded_pools(launch: Launch, scenario: Scenario, layout: Layout, budget: 
     """GPU and host pool of a layout that HiSparse takes."""
     row, length = layout.row, launch.context_len
     layers = layers_of(launch, scenario, layout.stage)
-    packed = packing(row.page_tokens, row.bytes, launch.extra.index_row, layers)
+    packed = packing(row.page_tokens, row.bytes, index_bytes(launch.model, launch.loaded.spec.deployment), layers)
     need, context = (_demand(launch, packed, row.page_tokens, n) for n in (length, launch.loaded.spec.workload.context))
     num_blocks = max(budget.kv_bytes.best, 0) // packed.block
     host_page = row.page_tokens * row.bytes * layers.rows
@@ -42,6 +44,7 @@ def offloaded_pools(launch: Launch, scenario: Scenario, layout: Layout, budget: 
         host_sharers=launch.tp if host.shared else 1,
         host_is_sized=True,
         host_share=HOST_SHARE,
+        swap_in=swap_in_of(launch, layout, slots=launch.extra.hot_rows),
         blocks=Blocks(
             bytes_per_block=packed.block,
             num_blocks=num_blocks,
@@ -58,6 +61,14 @@ def offloaded_pools(launch: Launch, scenario: Scenario, layout: Layout, budget: 
         explain=lambda: _steps(launch, budget, packed, num_blocks, host, need, context, requests, best.tokens),
         notes=_notes(launch, host),
     )
+
+
+def offloaded_rates(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> Rates:
+    """Only index-K lies on the GPU for every token, and no rate divides the budget."""
+    size = index_bytes(launch.model, launch.loaded.spec.deployment)
+    layers, drafts = layers_of(launch, scenario, stage), drafts_on(launch, stage)
+    index, draft = size * (layers.index - drafts), size * drafts
+    return Rates(charged=0, draft=draft, stored_kv=0, stored_index=index, stored_draft=draft)
 
 
 def _demand(launch: Launch, packed: Packing, page_tokens: int, tokens: int) -> Demand:

@@ -27,34 +27,29 @@ def shards_of_tokens(release: Release, dcp: int, pcp: int) -> int:
     return dcp if release.has("pcp_replicates") else dcp * pcp
 
 
-def blocks_of(tokens: int, page_tokens: int, shards: int) -> int:
-    """Blocks of one request on each rank."""
-    return ceil_div(ceil_div(tokens, shards), page_tokens)
-
-
-def printed(release: Release, num_blocks: int, max_model_len: int, page_tokens: int, shards: int) -> Printed:
+def printed(release: Release, num_blocks: int, max_model_len: int, each: int, block_tokens: int) -> Printed:
     """
-    Tokens from the concurrency since #41069, from the blocks before.
+    Tokens from the concurrency of requests of `each` blocks since #41069, from the blocks before.
 
     `get_kv_cache_capacity` and `get_max_concurrency_for_kv_cache_config`.
     """
     if release.has("tokens_by_concurrency"):
-        concurrency = num_blocks / blocks_of(max_model_len, page_tokens, shards)
+        concurrency = num_blocks / each
         return Printed(int(concurrency * max_model_len), concurrency)
-    tokens = num_blocks * page_tokens * shards
+    tokens = num_blocks * block_tokens
     return Printed(tokens, tokens / max_model_len)
 
 
 class Demand(msgspec.Struct, frozen=True, gc=False):
     """
-    GPU blocks of one request under HiSparse: while it is admitted, and while it reads from host memory.
+    Blocks of one request while it is admitted, and at rest: decoding, under HiSparse reading from host memory.
 
-    `host` are the blocks of its whole context in the host pool.
+    `host` are the blocks of its whole context in the host pool, 0 where there is none.
     """
 
     admission: int
     steady: int
-    host: int
+    host: int = 0
 
 
 def demand(packed: Packing, tokens: int, page_tokens: int, hot_rows: int, in_flight: int) -> Demand:
@@ -66,7 +61,7 @@ def demand(packed: Packing, tokens: int, page_tokens: int, hot_rows: int, in_fli
 
 
 def gpu_concurrency(num_blocks: int, need: Demand) -> float:
-    """Requests of the GPU pool, all but one of them reading from host memory and one being admitted."""
+    """Requests of the GPU pool, all but one of them at rest and one being admitted."""
     if num_blocks < need.admission:
         return num_blocks / need.admission
     return 1 + (num_blocks - need.admission) / need.steady

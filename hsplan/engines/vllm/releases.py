@@ -43,9 +43,12 @@ SWITCHES = {
     "elision": "2026-06-19",  # #45895: shared layers build neither indexer nor index-K
     "elision_of_weights": "2026-06-28",  # #46600
     "page_of_backend": "2026-06-29",  # read in 0.24.0: dense MLA takes the smallest page that its backend has
+    "v4_plain_rows": "2026-07-11",  # first release 0.25.0: plain rows of DeepSeek-V4 in pages of whole 512 B
     "flash_attn_sparse": "2026-07-11",  # first release 0.25.0: bf16 rows on SM90
     "dcp_flashinfer_sparse": "2026-07-25",  # first release 0.26.0: FlashInfer's sparse MLA takes DCP
     "pcp_replicates": "2026-07-25",  # first release 0.26.0: PCP alone no longer divides a request's tokens
+    "in_flight_of_all_steps": "2026-07-25",  # #47728, first release 0.26.0: windows count the tokens of every step
+    "v4_packed": "2026-08-10",  # #48993 and #48317, first release 0.27.0: groups of DeepSeek-V4, and blocks of each
     "large_gpu_batches": "2026-08-25",  # first release 0.28.0: 16,384 batched tokens from 160 GiB on
     "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
@@ -59,6 +62,8 @@ SWITCHES = {
 UNDATED = (
     ("2025-11-01", "2026-06-29", "dense MLA takes the smallest page of its backend (read in 0.24.0)"),
     ("2026-07-12", "2026-07-25", "PCP alone replicates the cache (first release 0.26.0)"),
+    ("2026-07-08", "2026-07-25", "windows count the tokens of every step in flight (#47728, first release 0.26.0)"),
+    ("2026-07-22", "2026-08-10", "DeepSeek-V4 in dense blocks, counted by group (#48993, #48317, 0.27.0)"),
     ("2026-08-11", "2026-08-25", "larger batches from 160 GiB on (first release 0.28.0)"),
     ("2026-09-09", "2026-09-22", "HiSparse (first release 0.30.0)"),
     ("2026-09-22", "2026-10-03", "start-up checks of HiSparse (first release 0.31.0)"),

@@ -34,7 +34,7 @@ def resolve_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment
     """The row of a model whose ranks hold `heads` attention heads, or the reason why the engine does not start."""
     if model.index_topk is None:
         return _dense_row(model, gpu, release, deployment)
-    reason = _index_refused(gpu, deployment)
+    reason = fp4_refused(gpu, deployment)
     return reason or _sparse_row(model, gpu, release, deployment, heads)
 
 
@@ -53,8 +53,8 @@ def index_bytes(model: Model, deployment: Deployment) -> int:
     return INDEX_ROWS["fp8" if deployment.indexer_kv_dtype == "auto" else deployment.indexer_kv_dtype]
 
 
-def _index_refused(gpu: Gpu, deployment: Deployment) -> str | None:
-    """`dsa_indexer_uses_fp4`."""
+def fp4_refused(gpu: Gpu, deployment: Deployment) -> str | None:
+    """Why index keys in fp4 do not run on this GPU (`dsa_indexer_uses_fp4`)."""
     if deployment.indexer_kv_dtype == "mxfp4" and gpu.capability // 10 != 10:
         return "indexer_kv_dtype mxfp4 needs a Blackwell datacenter GPU (SM10x)"
     return None
@@ -71,6 +71,13 @@ def _sparse_dtype(model: Model, gpu: Gpu, release: Release, deployment: Deployme
         or (glm and gpu.capability // 10 == 10 and release.has("glm_fp8_on_sm100"))
     )
     return "fp8_e4m3" if fp8 else "bfloat16"
+
+
+def checkpoint_dtype(model: Model, deployment: Deployment) -> str:
+    """The dtype as given, or that of the checkpoint; bf16 where neither says one."""
+    if deployment.kv_cache_dtype != "auto":
+        return deployment.kv_cache_dtype
+    return "fp8_e4m3" if _checkpoint_is_fp8(model) else "bfloat16"
 
 
 def _checkpoint_is_fp8(model: Model) -> bool:
@@ -119,9 +126,7 @@ def _sparse_backend(release: Release, deployment: Deployment, family: int, heads
 
 
 def _dense_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment) -> Row | str:
-    dtype, given, family = deployment.kv_cache_dtype, deployment.attention_backend, gpu.capability // 10
-    if dtype == "auto":
-        dtype = "fp8_e4m3" if _checkpoint_is_fp8(model) else "bfloat16"
+    dtype, given, family = checkpoint_dtype(model, deployment), deployment.attention_backend, gpu.capability // 10
     fp8 = dtype == "fp8_e4m3"
     if given == "auto":
         given = {9: "flashmla" if fp8 or not release.has("page_of_backend") else "fa3", 10: "flashinfer"}.get(

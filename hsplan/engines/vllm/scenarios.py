@@ -9,21 +9,22 @@ from hsplan.families import LayerPlan
 
 
 def launched_scenario(release: Release, plan: LayerPlan, *, offload: bool) -> Scenario:
-    """The scenario that the given flags start; without skip layers there is nothing to elide."""
-    elided = plan.skip_layers > 0 and release.has("elision")
+    """The scenario that the given flags start; without keys of skip layers there is nothing to elide."""
+    elided = plan.elidable > 0 and release.has("elision")
     return next(s for s in SCENARIOS if (s.elided, s.offload) == (elided, offload))
 
 
 def applies(launch: Launch, scenario: Scenario) -> bool:
     """Whether the build runs the scenario for some choice of the offload flags, all else unchanged."""
-    if launch.plan.has_indexer and launch.loaded.spec.deployment.indexer_kv_dtype == "mxfp4":
+    latent = launch.model.kv is None
+    if latent and launch.plan.has_indexer and launch.loaded.spec.deployment.indexer_kv_dtype == "mxfp4":
         return False  # no DSA indexer of 0.24.0 to 0.33.0 stores fp4 keys
     release: Release = launch.release
-    return launch.plan.skip_layers == 0 or release.has("elision") == scenario.elided
+    return launch.plan.elidable == 0 or release.has("elision") == scenario.elided
 
 
 def layers_of(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> Layers:
-    """Layers of a stage under a scenario; MTP layers stand on the last stage and always own an indexer."""
+    """Layers of a stage of an MLA or DSA model; MTP layers stand on the last stage and always own an indexer."""
     first, end = stage
     leaders = launch.plan.owners[first:end] if scenario.elided else (True,) * (end - first)
     return Layers(leaders + (True,) * drafts_on(launch, stage), launch.plan.has_indexer)
@@ -38,7 +39,7 @@ def indexers_held(release: Release, plan: LayerPlan, stage: tuple[int, int]) -> 
     """Indexer modules on a stage: since #46600 only those of owner layers."""
     if not plan.has_indexer:
         return 0
-    return plan.owners_in(*stage) if release.has("elision_of_weights") else stage[1] - stage[0]
+    return plan.owners_in(*stage) if release.has("elision_of_weights") else plan.indexed_in(*stage)
 
 
 def indexers_priced(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> int:
@@ -47,4 +48,4 @@ def indexers_priced(launch: Launch, scenario: Scenario, stage: tuple[int, int]) 
         return 0
     if applies(launch, scenario):
         return indexers_held(launch.release, launch.plan, stage)
-    return launch.plan.owners_in(*stage) if scenario.elided else stage[1] - stage[0]
+    return launch.plan.owners_in(*stage) if scenario.elided else launch.plan.indexed_in(*stage)

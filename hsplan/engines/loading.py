@@ -1,8 +1,8 @@
 """
-What a rank holds before the cache is sized: weights in the engine's own dtypes and shards.
+What a rank of any engine holds before the cache is sized: weights in its own dtypes and shards.
 
 Sources: deepseek_v2.py, deepseek_nextn.py, deepseek_weight_loader.py, dsa_indexer.py, vocab_parallel_embedding.py
-and fused_moe_triton/layer.py of 0.5.17 to 0.5.23; checked against "Load weight end" lines (tests/truth).
+and fused_moe_triton/layer.py of SGLang 0.5.17 to 0.5.23; checked against "Load weight end" lines (tests/truth).
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from hsplan.engines.sglang.launch import Ranks
 from hsplan.errors import InputError, Problem
-from hsplan.families import BlockSparse, Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
+from hsplan.families import Inventory, LayerPlan, Model, Tensor, Unit, unit_counts
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded, Spec
 from hsplan.units import ceil_div
@@ -76,21 +75,6 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
             "embed": self.embed,
             "head": self.head,
         }.get(shard, 1)
-
-
-def shards_of(deployment: Deployment, ranks: Ranks, model: Model) -> Shards:
-    """Group sizes: attention TP is what DP attention and context parallelism leave of TP; KV heads have copies."""
-    tp, attention = ranks.tp, ranks.attention_tp
-    return Shards(
-        tp=tp,
-        attention=attention,
-        ep=ranks.ep,
-        moe_tp=tp // ranks.ep,
-        embed=attention if deployment.dp_attention > 1 else tp,
-        head=attention if deployment.enable_dp_lm_head else tp,
-        shared=tp if deployment.moe_a2a_backend == "none" else 1,
-        kv=min(attention, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else None,
-    )
 
 
 def weights_of_rank(

@@ -1,0 +1,197 @@
+"""
+The best offload settings of a deployment: hot-buffer size, host_to_device_ratio and running requests, searched.
+
+A setting is better when it yields more tokens a second (with `workload.step_ms`) or holds more requests (without),
+within `workload.tpot_ms` if that is given; of equals the one with the least host memory, then the smallest buffer.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from hsplan.errors import HsplanError
+from hsplan.planner import replan
+from hsplan.result import Plan
+from hsplan.units import floor_to
+
+SLOT_SHARES = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # of top-k
+MOST_SLOTS = 2**15 - 1
+MOST_RATIO = 64
+MANY_REQUESTS = 4096
+LEAST_CONTEXT, MOST_CONTEXT = 4096, 2**20
+
+
+class Setting(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One way to run, and what it gives on one data-parallel rank.
+
+    The first two are None without offload; `binding` is the limit that `max_running_requests` stops at. `tokens_s` and
+    `step_ms` are None without a known step; `swap_in_ms` is the part of the step that loading takes.
+    """
+
+    device_buffer_size: int | None
+    host_to_device_ratio: int | None
+    max_running_requests: int
+    requests: int
+    binding: str
+    swap_in_ms: float
+    step_ms: float | None
+    tokens_s: float | None
+    host_bytes_per_node: int
+    scenario: str
+
+    @property
+    def worth(self) -> tuple[float, int, int]:
+        """What is compared: the larger the better."""
+        yields = self.requests if self.tokens_s is None else self.tokens_s
+        return (yields, -self.host_bytes_per_node, -(self.device_buffer_size or 0))
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The best setting with offload (None when none fits) and its plan, the best without, and that of each buffer size.
+
+    `pays_from`: the least power of two of context from which offload is better; None if none is.
+    """
+
+    best: Setting | None
+    plan: Plan | None
+    without: Setting | None
+    sizes: tuple[Setting, ...]
+    pays_from: int | None
+
+    @property
+    def pays(self) -> bool:
+        """Whether offload yields more than the best without it."""
+        return _better(self.best, self.without)
+
+
+def tuned(plan: Plan) -> Tuned:
+    """
+    Search the settings of a plan's deployment; everything that is not searched stays as given.
+
+    Raises what `plan` raises for deployments that the engine refuses whatever the settings are.
+    """
+    sizes, without = _search(plan), _without(plan)
+    best = max(sizes, key=lambda setting: setting.worth, default=None)
+    return Tuned(
+        best=best,
+        plan=None if best is None else _with_requests(plan, best.requests, _values(best)),
+        without=without,
+        sizes=sizes,
+        pays_from=_pays_from(plan),
+    )
+
+
+def _search(plan: Plan) -> tuple[Setting, ...]:
+    """The best setting of each buffer size that has one."""
+    top_k, page = plan.launch.model.index_topk or 0, 64
+    sizes = {floor_to(int(top_k * share), page) for share in SLOT_SHARES}
+    found = (_best_ratio(plan, slots) for slots in sorted(sizes) if slots <= MOST_SLOTS)
+    return tuple(setting for setting in found if setting is not None)
+
+
+def _best_ratio(plan: Plan, slots: int) -> Setting | None:
+    """
+    More host tokens for each device token let more requests in, until their hot buffers fill the device.
+
+    So the ratio rises until the hot buffers bind, or the pools no longer fit. An engine with a host pool of its own
+    size has no ratio.
+    """
+    if plan.engine != "sglang":
+        return _priced(plan, slots, None)[0]
+    best: Setting | None = None
+    for ratio in range(1, MOST_RATIO + 1):
+        setting, crossed = _priced(plan, slots, ratio)
+        if setting is not None and _better(setting, best):
+            best = setting
+        if crossed:
+            break
+    return best
+
+
+def _values(setting: Setting) -> dict[str, int]:
+    """The leaf keys of an offload setting."""
+    return _offload_keys(setting.device_buffer_size or 0, setting.host_to_device_ratio)
+
+
+def _offload_keys(slots: int, ratio: int | None) -> dict[str, int]:
+    return {"device_buffer_size": slots} | ({} if ratio is None else {"host_to_device_ratio": ratio})
+
+
+def _priced(plan: Plan, slots: int, ratio: int | None) -> tuple[Setting | None, bool]:
+    """The setting with as many running requests as its other limits allow, and whether a higher ratio is of no use."""
+    values = _offload_keys(slots, ratio)
+    try:
+        open_ended = _with_requests(plan, MANY_REQUESTS, values)
+        limits = open_ended.launched.capacity
+        if limits is None:
+            return None, True
+        known = {name: count for name, count in limits.limits.known().items() if name != "max_running"}
+        binding = min(known, key=lambda name: known[name])
+        requests = known[binding]
+        crossed = known.get("hot_buffer", requests + 1) <= known["gpu"]
+        if requests < 1:
+            return None, crossed
+        priced = _with_requests(plan, requests, values)
+    except HsplanError:
+        return None, True
+    return (_setting(priced, slots, ratio, binding) if priced.fits else None), crossed
+
+
+def _with_requests(plan: Plan, requests: int, values: dict[str, int]) -> Plan:
+    return replan(plan, max_running_requests=requests * plan.launch.cap_ranks, **values)
+
+
+def _without(plan: Plan) -> Setting | None:
+    """The deployment without offload, with as many running requests as fit and as the time per token allows."""
+    bare = replan(plan, offload=None)
+    capacity = bare.launched.capacity
+    if capacity is None or not capacity.fits:
+        return None
+    workload = plan.launch.loaded.spec.workload
+    requests = capacity.limits.gpu
+    if workload.tpot_ms is not None and workload.step_ms is not None and workload.step_ms.per_request:
+        room = workload.tpot_ms - workload.step_ms.fixed
+        requests = min(requests, max(int(room / workload.step_ms.per_request), 0))
+    priced = _with_requests(bare, max(requests, 1), {})
+    binding = "gpu" if requests == capacity.limits.gpu else "tpot_ms"
+    return _setting(priced, None, None, binding) if priced.fits and requests else None
+
+
+def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> Setting:
+    capacity, workload = plan.launched.capacity, plan.launch.loaded.spec.workload
+    assert capacity is not None  # noqa: S101 - it is priced
+    requests, swap_in_ms = capacity.requests, capacity.swap_in_ms or 0.0
+    rest = workload.step_ms
+    step_ms = None if rest is None else rest.fixed + rest.per_request * requests + swap_in_ms
+    return Setting(
+        device_buffer_size=slots,
+        host_to_device_ratio=ratio,
+        max_running_requests=requests * plan.launch.cap_ranks,
+        requests=requests,
+        binding=binding,
+        swap_in_ms=swap_in_ms,
+        step_ms=step_ms,
+        tokens_s=None if step_ms is None else 1000 * requests / step_ms,
+        host_bytes_per_node=plan.to_dict()["scenarios"][plan.as_launched]["deployment"]["host_bytes_per_node"],
+        scenario=plan.as_launched,
+    )
+
+
+def _pays_from(plan: Plan) -> int | None:
+    """The least power of two of context with a better setting under offload than without."""
+    context, most = LEAST_CONTEXT, min(MOST_CONTEXT, plan.launch.context_len)
+    while context <= most:
+        at = replan(plan, context=context)
+        best = max(_search(at), key=lambda setting: setting.worth, default=None)
+        if _better(best, _without(at)):
+            return context
+        context *= 2
+    return None
+
+
+def _better(one: Setting | None, other: Setting | None) -> bool:
+    if one is None:
+        return False
+    return other is None or one.worth > other.worth

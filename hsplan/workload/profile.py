@@ -1,0 +1,54 @@
+"""
+Workload profiles: parameters of the score model that traces are drawn from, one YAML file each.
+
+score(token, step) = static + slow AR(1) + mid AR(1) + white noise, each with its weight, and a term for recent tokens;
+the newest tokens and the first ones always belong to the top-k.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from hsplan.errors import InputError, Problem, nearest, shown
+
+FOLDER = Path(__file__).with_name("profiles")
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """
+    Weights of the parts of a score; the slow and mid parts last `slow_steps` and `mid_steps`.
+
+    `recency` is the weight of a term that decays over `recency_tokens` of age. `source` says what the numbers stand
+    for. `sinks` first and `recent` newest tokens are in every top-k.
+    """
+
+    source: str
+    static: float
+    slow: float = 0.0
+    slow_steps: float = 1.0
+    mid: float = 0.0
+    mid_steps: float = 1.0
+    white: float = 0.0
+    recency: float = 0.0
+    recency_tokens: float = 1.0
+    sinks: int = 4
+    recent: int = 1
+
+
+def profile_names() -> list[str]:
+    """Names of the shipped profiles."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def load_profile(name: str) -> Profile:
+    """A shipped profile by name, or a YAML file by path; raises InputError with what is wrong."""
+    path = FOLDER / f"{name}.yaml" if name in profile_names() else Path(name)
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
+    except OSError:
+        what = f"no workload profile {shown(name)!r}"
+        raise InputError(Problem(where="--profile", what=what, remedy=nearest(name, profile_names()))) from None
+    except msgspec.MsgspecError as error:
+        raise InputError(Problem(where=str(path), what=str(error))) from None
