@@ -11,6 +11,7 @@ from hsplan.calibration import Window
 from hsplan.errors import InputError, Problem
 from hsplan.units import GIB
 
+LOADED = ("weights", "draft weights", "allocator and loading overhead")
 LEAST_FRACTION_HALF = Fraction(1, 20_000)  # of the last digit of 0.xxxx
 
 
@@ -50,8 +51,15 @@ def budget_by_memory(server: Server, log: Log) -> Window | None:
     after, before = log.least("free_after"), log.window("free_before")
     if after is None or before is None:
         return _at_least_fraction(server, log)
-    outside = 1 - server.launch.fraction
-    return Window(after.low - int(before.high * outside), after.high - int(before.low * outside))
+    outside, reserve = 1 - server.launch.fraction, _reserve(server)
+    low, high = after.low - int(before.high * outside), after.high - int(before.low * outside)
+    return Window(low - reserve, high - reserve)
+
+
+def _reserve(server: Server) -> int:
+    """What the rule takes from free memory beside the slack: for images, or less than nothing: a draft loaded later."""
+    inside = int(server.launch.fraction_of.best * server.launch.fraction)
+    return inside - server.budget.kv_bytes.best - server.line_bytes(*LOADED)
 
 
 def _at_least_fraction(server: Server, log: Log) -> Window | None:

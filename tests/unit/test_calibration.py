@@ -163,6 +163,34 @@ def test_tokens_that_are_capped_pin_nothing_and_memory_does():
     assert (round(budget.low / GIB, 4), round(budget.high / GIB, 4)) == (135.9945, 136.0055)
 
 
+def test_memory_for_images_is_no_part_of_the_budget():
+    memory = (
+        b"[x TP0] Load weight begin. avail mem=138.00 GB\n"
+        b"[x TP0] Load weight end. elapsed=9 s, type=G, avail mem=63.50 GB, mem usage=74.20 GB.\n"
+    )
+    flags = {"gpu": "h200", "tp": 8, "release": "0.5.23", "mem_fraction": 0.9}
+    budget = calibrate("kimi-k2.5-int4", [("log", io.BytesIO(memory))], **flags).runs[0].budget_bytes
+    # 63.50 − 13.80 − 100 MiB, within 0.0055
+    assert (round(budget.low / GIB, 3), round(budget.high / GIB, 3)) == (49.597, 49.608)
+
+
+@pytest.mark.parametrize("engine", ["sglang@0.5.23", "vllm@0.33.0"])
+@pytest.mark.parametrize("spec", ["glm-5.2-fp8", "deepseek-v3-fp8", "deepseek-v4-flash", "minimax-m3-bf16"])
+def test_the_tokens_of_every_family_calibrate_back_to_the_budget_that_gave_them(engine: str, spec: str):
+    plan = hsplan.plan(spec, engine=engine)
+    tokens, length = plan.launched.pools.tokens.best, plan.launch.context_len
+    log = (
+        f"[x TP0] max_total_num_tokens={tokens}, chunked_prefill_size=1, max_running_requests=1, context_len={length}"
+        if engine.startswith("sglang")
+        else f"[k.py:1] GPU KV cache size: {tokens:,} tokens, Maximum concurrency for {length:,} tokens per request: 1x"
+    )
+    found = calibrate(spec, [("log", io.BytesIO(log.encode()))], engine=engine)
+    window = found.runs[0].budget_bytes
+    assert window.low <= plan.launched.budget.kv_bytes.best <= window.high
+    again = hsplan.plan(spec, engine=engine, calibration=found).launched.pools.tokens
+    assert (again.low, again.high) == (tokens, tokens)
+
+
 def test_a_log_without_tokens_and_without_memory_pins_nothing():
     with pytest.raises(InputError, match="nothing pins the KV budget: no tokens are printed"):
         server(b"[x TP0] Memory pool end. avail mem=38.99 GB")
