@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import test_engine_logs as sglang
+import test_vllm_families as families
 import test_vllm_logs as vllm
 
 GIB = 2**30
+DSPARK = "dsv4flash-rtxpro5000-tp4-dspark"
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "accuracy.md"
 HEAD = """\
 # Accuracy: predicted against logged
@@ -39,7 +41,7 @@ def page() -> str:
         "## SGLang\n",
         TABLE + "".join(row for record in sglang.RUNS for row in _sglang(record)),
         "## vLLM\n",
-        TABLE + "".join(row for record in vllm.RUNS for row in _vllm(record)),
+        TABLE + "".join(row for record in vllm.RUNS for row in _vllm(record)) + _dspark(),
         "## Not run\n",
         "".join(f"* {_link(record)}: {why}\n" for record, why in _left_out()),
     ]
@@ -74,6 +76,17 @@ def _vllm(name: str) -> Iterator[str]:
     yield _row(record, f"tokens of {gib:g} GiB", best, record["tokens"], f"{low:,}", f"{high:,}")
 
 
+def _dspark() -> str:
+    """The one V4 run with GiB and tokens; its pool is 3 blocks of 13,270 off."""
+    record = families.RECORDS[DSPARK]
+    gib = record["available_kv_gib"]
+    low, best, high = (
+        families.launched(kv_budget=int((gib + half) * GIB), **families.DSPARK)["max_total_num_tokens"]
+        for half in (-0.005, 0, 0.005)
+    )
+    return _row(record, f"tokens of {gib:g} GiB", best, record["tokens"], f"{low:,}", f"{high:,}")
+
+
 def _gib_range(found: dict[str, Any]) -> tuple[str, str]:
     low, high = (edge / GIB for edge in found["kv_budget_bytes_range"])
     return f"{low:.2f}", f"{high:.2f}"
@@ -99,7 +112,8 @@ def _left_out() -> Iterator[tuple[dict[str, Any], str]]:
     yield from ((sglang.RECORDS[name], "neither budget nor pool in this record; its rows are tested") for name in bare)
     blocks = "tokens alone are published; the blocks that they imply are tested"
     whys = {**dict.fromkeys(vllm.BY_BLOCKS, blocks), **vllm.ELSEWHERE, **vllm.LEFT_OUT}
-    others = {name: "of another family: see the tests" for name in vllm.RECORDS if name not in {**vllm.RUNS, **whys}}
+    parts = "its blocks, or the length that would fit, are tested in tests/truth/test_vllm_families.py"
+    others = {**dict.fromkeys(sorted(families.RUN - {DSPARK}), parts), **families.LEFT_OUT}
     yield from ((vllm.RECORDS[name], why) for name, why in {**whys, **others}.items())
 
 
