@@ -196,7 +196,7 @@ def test_a_log_without_tokens_and_without_memory_pins_nothing():
         server(b"[x TP0] Memory pool end. avail mem=38.99 GB")
 
 
-def test_vllm_with_a_longer_request_keeps_its_budget_less_the_workspace():
+def test_vllm_with_a_longer_request_or_a_smaller_share_keeps_the_rest_of_its_budget():
     flags = {"engine": "vllm@0.33.0", "kv_cache_dtype": "fp8_e4m3", "max_model_len": 131_072}
     log = (
         b"(EngineCore pid=7) INFO 11-01 10:00:00 [k.py:1] GPU KV cache size: 640,000 tokens, "
@@ -208,6 +208,10 @@ def test_vllm_with_a_longer_request_keeps_its_budget_less_the_workspace():
     longer = hsplan.plan("glm-5.2-fp8", calibration=calibration, **{**flags, "max_model_len": 262_144}).launched
     # 5 × max_model_len rows of 1,152 B
     assert longer.budget.kv_bytes.low == 10_000 * block - 5 * 131_072 * 1_152
+    # a fiftieth less of 143,771 MiB, of which CUDA hides 0.4 to 0.9 GiB
+    less = hsplan.plan("glm-5.2-fp8", calibration=calibration, **flags, mem_fraction=0.9).launched.budget.kv_bytes
+    assert less.low == pytest.approx(10_000 * block - (143_771 - 0.4 * 1024) * 2**20 / 50, abs=8)
+    assert less.high == pytest.approx(10_001 * block - (143_771 - 0.9 * 1024) * 2**20 / 50, abs=8)
 
 
 @pytest.mark.parametrize(
