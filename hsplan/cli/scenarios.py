@@ -12,6 +12,7 @@ import msgspec
 
 from hsplan.capacity import host_pools
 from hsplan.cli.figures import NONE, Priced, gain, gib, number, percent, priced, rate
+from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.engines import CompressedPools, Interval
 from hsplan.errors import printable
@@ -23,7 +24,7 @@ DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(Deploy
 
 
 def title(plan: Plan) -> str:
-    """Name, release, GPUs, parallelism, and the budget's range where it is uncertain: one line."""
+    """Name, release, GPUs, parallelism, and the budget's range where it is uncertain."""
     launch, deployment = plan.launch, plan.launch.loaded.spec.deployment
     set_keys = {key: value for key in PARALLEL if (value := getattr(deployment, key)) != DEFAULTS[key]}
     nodes = f" in {deployment.nodes} nodes" if deployment.nodes > 1 else ""
@@ -39,7 +40,7 @@ def title(plan: Plan) -> str:
         parts.append("no room for a cache")
     elif budget is not None and gib(budget.kv_bytes.low) != gib(budget.kv_bytes.high):
         parts.append(f"KV budget {gib(budget.kv_bytes.low)} to {gib(budget.kv_bytes.high)} GiB")
-    return ", ".join(parts)
+    return wrapped("", ", ".join(parts))
 
 
 def scenario_table(plan: Plan) -> str:

@@ -20,8 +20,8 @@ from hsplan.errors import InputError, Problem, nearest, shown
 from hsplan.hardware import GPUS
 from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
-from hsplan.spec.schema import SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
-from hsplan.units import parse_bytes
+from hsplan.spec.schema import MIN_BYTES, SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
+from hsplan.units import MAX_BYTES, parse_bytes
 
 LEAVES = leaf_sections()
 ROOT_KEYS = Spec.__struct_fields__
@@ -315,14 +315,18 @@ def _words(info: inspect.Type) -> str:
             return "true or false"
         case inspect.StrType():
             return "a text"
+        case inspect.IntType(ge=low, le=high) if (low, high) == (MIN_BYTES, MAX_BYTES):
+            return 'bytes, from 1 MiB on, or a size such as "30GiB"'
         case inspect.IntType(ge=low, le=high):
             return f"a whole number from {low} to {high:,}" if high is not None else "a whole number"
         case inspect.FloatType(gt=above, lt=below, ge=low, le=high):
-            least = above if above is not None else low
-            most = below if below is not None else high
-            return f"a number {'above' if above is not None else 'from'} {least} to {most:,}"
+            least = f"above {above}" if above is not None else f"from {low}"
+            most = f"and below {below:,}" if below is not None else f"to {high:,.0f}"
+            return f"a number {least} {most}"
         case inspect.ListType():
-            return "[first, end)"
+            return "the first layer and the end, such as [0, 15]"
+        case inspect.StructType(fields=fields):
+            return "a mapping of " + ", ".join(field.name for field in fields)
         case _:
             return ""
 

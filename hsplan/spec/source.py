@@ -60,6 +60,9 @@ def from_mapping(data: Mapping[str, Any]) -> Source:
 def find(text: str | os.PathLike[str]) -> Source:
     """The source that `text` names. Raises InputError when there is none or it cannot be read."""
     name = os.fspath(text)
+    if not name:
+        remedy = "give a file, a model folder or a shipped spec (hsplan specs list)"
+        raise InputError(Problem(what="the name of the spec is empty", remedy=remedy))
     try:
         if os.sep not in name and (shipped := shipped_folder() / f"{name}.yaml").is_file():
             return Source(document=parse_yaml(_read(shipped), shipped.name))

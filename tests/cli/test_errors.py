@@ -121,3 +121,24 @@ def test_hsplan_debug_adds_the_traceback(run, monkeypatch, glm):
 )
 def test_values_are_read_as_yaml_scalars(text, value):
     assert scalar(text) == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (("--mem-fraction", "1"), "give a number above 0 and below 1 or auto"),
+        (("--kv-budget", "0"), 'give bytes, from 1 MiB on, or a size such as "30GiB" or auto'),
+        (("--layer-range", "0,15"), "give the first layer and the end, such as [0, 15] or null"),
+        (("--step-ms", "12"), "give a mapping of fixed, per_request or null"),
+        (("--tpot-ms", "0"), "give a number above 0 to 1,000,000,000 or null"),
+    ],
+)
+def test_what_would_be_right_can_be_typed(run, glm, arguments, remedy):
+    code, out, err = run("estimate", glm, *arguments)
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1] == f"  {remedy}"
+
+
+def test_an_empty_name_is_no_folder(run):
+    code, _, err = run("estimate", "")
+    assert (code, err.splitlines()[0]) == (2, "the name of the spec is empty")

@@ -280,14 +280,14 @@ def test_at_most_ten_problems_are_printed(spec):
 @pytest.mark.parametrize(
     ("key", "value", "remedy"),
     [
-        ("mem_fraction", "1.5", "give a number above 0 to 1 or auto"),
-        ("mem_fraction", ".nan", "give a number above 0 to 1 or auto"),
-        ("mem_fraction", "0", "give a number above 0 to 1 or auto"),
+        ("mem_fraction", "1.5", "give a number above 0 and below 1 or auto"),
+        ("mem_fraction", ".nan", "give a number above 0 and below 1 or auto"),
+        ("mem_fraction", "0", "give a number above 0 and below 1 or auto"),
         ("page_size", "0", "give a whole number from 1 to 65,536 or auto"),
         ("hierarchical_cache", "maybe", "give true or false"),
         ("disaggregation", "both", "give decode, prefill or null"),
         ("kv_cache_dtype", "fp8", "did you mean fp8_e4m3?"),
-        ("layer_range", "[1]", "give [first, end) or null"),
+        ("layer_range", "[1]", "give the first layer and the end, such as [0, 15] or null"),
         ("release", "0.5", "give a text"),
         ("tp", "99999", "give a whole number from 1 to 4,096 or auto"),
         ("max_total_tokens", "0", "give a whole number from 1 to 2,147,483,647 or null"),
