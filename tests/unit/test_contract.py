@@ -33,7 +33,6 @@ SHIPPED = [(engine, spec) for engine in ENGINES for spec in SPECS]
 REFUSED = {
     ("sglang", "longcat-2.0-fp8"): "no SGLang release up to 0.5.23 registers LongcatCausalLM",
     ("sglang", "longcat-flash-lite-sparse-bf16"): "no SGLang release up to 0.5.23 registers LongcatCausalLM",
-    ("vllm", "deepseek-v4.1-flash"): "how vLLM sizes DeepSeek-V4.1 is not known",
     ("vllm", "longcat-2.0-fp8"): "hsplan does not know how vLLM sizes",
     ("vllm", "longcat-flash-lite-sparse-bf16"): "hsplan does not know how vLLM sizes",
 }

@@ -20,6 +20,10 @@ FAMILIES = [
     {"spec": "deepseek-v4-flash", "gpu": "b200", "indexer_kv_dtype": "mxfp4", "release": "0.26.0"},
     {"spec": "deepseek-v4-flash", "gpu": "b200", "attention_backend": "flashinfer_mla_sparse"},
     {"spec": "deepseek-v4-pro", "gpu": "b200", "pp": 2, "kv_budget": "20GiB", "nodes": 2},
+    {"spec": "deepseek-v4.1-flash"},
+    {"spec": "deepseek-v4.1-flash", "gpu": "b200", "draft_layers": 3, "indexer_kv_dtype": "mxfp4"},
+    {"spec": "deepseek-v4.1-flash", "gpu": "b200", "attention_backend": "flashinfer_mla_sparse", "release": "0.30.0"},
+    {"spec": "deepseek-v4.1-flash", "pp": 2, "tp": 4, "draft_layers": 3, "num_speculative_tokens": 7},
     {"spec": "minimax-m3-bf16", "gpu": "b300", "draft_layers": 1, "indexer_kv_dtype": "fp8"},
     {"spec": "minimax-m3-bf16", "gpu": "b300", "pp": 2, "tp": 4, "kv_cache_dtype": "fp8_e4m3"},
 ]

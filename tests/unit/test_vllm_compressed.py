@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configs import DEEPSEEK_V4_1_FLASH, DEEPSEEK_V4_FLASH, DEEPSEEK_V4_PRO, spec_of
+from configs import DEEPSEEK_V4_FLASH, DEEPSEEK_V4_PRO, spec_of
 
 import hsplan
 from hsplan import InputError, UnsupportedError
@@ -185,7 +185,7 @@ REFUSED = [
     (FLASH, {"tp": 16, "nodes": 2}, "8 output groups of DeepSeek-V4 cannot be divided over 16 ranks"),
     (FLASH, {"page_size": 64}, "pages of 256 tokens, not 64"),
     (FLASH, {"indexer_kv_dtype": "mxfp4"}, "Blackwell datacenter GPU"),
-    (DEEPSEEK_V4_1_FLASH, {}, "how vLLM sizes DeepSeek-V4.1 is not known"),
+    ({**FLASH, "compress_ratios": [0, 0, *[4, 128] * 20, 2], "kv_source_layer_ids": [42]}, {}, "of ratio 4 and of"),
 ]
 
 

@@ -11,7 +11,7 @@ from math import ceil
 
 from hsplan.engines.base import Budget, Buffer, Evidence, Interval, Launch, Line, Scenario, Step, exactly
 from hsplan.engines.loading import RankWeights
-from hsplan.engines.vllm.caches import CACHES
+from hsplan.engines.vllm.caches import kind_of
 from hsplan.engines.vllm.hisparse import TABLES, tables
 from hsplan.engines.vllm.memory import Reserved, context_bytes, profiled, visible_bytes
 from hsplan.engines.vllm.scenarios import drafts_on, indexers_priced, layers_of
@@ -111,7 +111,7 @@ def _estimated_budget(launch: Launch, scenario: Scenario, stage: tuple[int, int]
     target = weights.base + indexers * weights.indexer
     draft = weights.draft if drafts_on(launch, stage) else 0
     reserve = [
-        *CACHES[launch.model.family].reserve(launch),
+        *kind_of(launch.model).reserve(launch),
         *profiled(release, deployment, extra.scheduler, extra.world),
     ]
     beside = _table_lines(launch, scenario)

@@ -16,7 +16,7 @@ from hsplan.engines.vllm.releases import Release
 from hsplan.engines.vllm.rows import fp4_refused, index_bytes
 from hsplan.engines.vllm.scenarios import drafts_on
 from hsplan.errors import Problem, UnsupportedError
-from hsplan.families import Compressed, Model, deepseek_v4
+from hsplan.families import Compressed, Model
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 
@@ -52,7 +52,7 @@ class CompressedCache:
         backends = BACKENDS.get(family, ())
         if not backends:
             return f"vLLM has no attention of DeepSeek-V4 for the {gpu.name}: SM90, SM10x and SM12x only"
-        groups = _kv_of(model).groups
+        groups = kv_of(model).groups
         if groups is not None and groups % tp:
             return f"{groups} output groups of DeepSeek-V4 cannot be divided over {tp} ranks"
         if given not in ("auto", *backends):
@@ -85,12 +85,12 @@ class CompressedCache:
         model, deployment = launch.model, launch.loaded.spec.deployment
         drafts = range(model.num_attention_layers, model.num_attention_layers + deployment.draft_layers)
         held = {*range(*stage), *(drafts if drafts_on(launch, stage) else ())}
-        kinds = _kinds(_kv_of(model), launch.extra.row.format, index_bytes(model, deployment), tuple(drafts))
+        kinds = _kinds(kv_of(model), launch.extra.row.format, index_bytes(model, deployment), tuple(drafts))
         return packed_pool(kinds, launch.release, held)
 
     def reserve(self, launch: Launch) -> list[Reserved]:
         """Workspaces of a prefill over entries of 4 tokens."""
-        return compressed_reserve(launch, launch.extra.scheduler, _kv_of(launch.model).window)
+        return compressed_reserve(launch, launch.extra.scheduler, kv_of(launch.model).window, C4_BLOCK)
 
 
 def _entry(deployment: Deployment, *, plain: bool) -> str:
@@ -100,7 +100,7 @@ def _entry(deployment: Deployment, *, plain: bool) -> str:
     return "fp8_raw" if deployment.kv_cache_dtype == "fp8_e4m3" else "bf16"
 
 
-def _kv_of(model: Model) -> Compressed:
+def kv_of(model: Model) -> Compressed:
     """How the model's KV lies; its family always says so."""
     assert isinstance(model.kv, Compressed)  # noqa: S101
     return model.kv
@@ -137,14 +137,11 @@ def _kinds(kv: Compressed, entry: str, index_row: int, drafts: tuple[int, ...]) 
 
 
 def _unsupported(loaded: Loaded, model: Model, release: Release) -> Problem | None:
-    deployment, kv = loaded.spec.deployment, _kv_of(model)
-    if model.architecture == deepseek_v4.V41 or set(kv.ratios) & {1, 2}:
-        what = "how vLLM sizes DeepSeek-V4.1 is not known: its entries, index keys and ring states are not modelled"
-        return Problem(where=loaded.where("model.architectures"), what=what, remedy="use an SGLang release")
+    deployment, kv = loaded.spec.deployment, kv_of(model)
     if release.date < FIRST_BUILD:
         what = f"how vLLM {release.name} sizes DeepSeek-V4 is not known"
         return Problem(where=loaded.where("deployment.release"), what=what, remedy=f"known from main-{FIRST_BUILD} on")
-    if not {4, 128} <= set(kv.ratios):
+    if not {4, 128} <= set(kv.ratios) <= {0, 4, 128}:
         what = "hsplan knows how vLLM groups DeepSeek-V4 with layers of ratio 4 and of ratio 128 only"
         return Problem(where=loaded.where("model.compress_ratios"), what=what)
     if (kv.head_dim, model.qk_rope_head_dim, model.index_head_dim) != (512, 64, INDEX_DIM):

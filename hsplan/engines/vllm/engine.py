@@ -7,7 +7,7 @@ import msgspec
 from hsplan.engines.base import Budget, Flag, Launch, Layout, Pools, Row, Scenario, Step
 from hsplan.engines.loading import RankWeights, Shards, weights_of_rank
 from hsplan.engines.vllm.budget import budget_of
-from hsplan.engines.vllm.caches import CACHES, cache_of
+from hsplan.engines.vllm.caches import cache_of, kind_of
 from hsplan.engines.vllm.flags import flags_of
 from hsplan.engines.vllm.groups import BlockPool, rates_of
 from hsplan.engines.vllm.hisparse import hot_rows
@@ -144,7 +144,7 @@ class VLLM:
 
 
 def _pool(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> BlockPool:
-    return CACHES[launch.model.family].pool(launch, scenario, stage)
+    return kind_of(launch.model).pool(launch, scenario, stage)
 
 
 def _page_steps(launch: Launch, pool: BlockPool) -> tuple[Step, ...]:
@@ -154,7 +154,9 @@ def _page_steps(launch: Launch, pool: BlockPool) -> tuple[Step, ...]:
     for group in pool.groups:
         pages = " + ".join(f"{part.page_bytes:,} B × {part.layers} {part.name}" for part in group.parts)
         kept = "" if group.window is None else f", window {group.window}"
-        name = f"page of all layers, blocks of {group.block_tokens} tokens{kept}"
+        rows = group.block_tokens
+        held = f"a ring of {rows} rows a request" if group.ring else f"blocks of {rows} tokens"
+        name = f"page of all layers, {held}{kept}"
         steps.append(Step(name, f"{pages} = {group.page_bytes:,} B", source))
     return tuple(steps)
 

@@ -31,11 +31,16 @@ class Part(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Layers that share a table of blocks of `block_tokens`; with a `window` blocks that it left are free again."""
+    """
+    Layers that share a table of blocks of `block_tokens`; with a `window` blocks that it left are free again.
+
+    A `ring` is one block of a request, written over and over.
+    """
 
     parts: tuple[Part, ...]
     block_tokens: int
     window: int | None = None
+    ring: bool = False
 
     @property
     def page_bytes(self) -> int:
@@ -48,6 +53,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         A window may start inside a block, hence one block more (`max_admission_blocks_per_request`).
         """
+        if self.ring:
+            return 1
         if self.window is None:
             return ceil_div(tokens, self.block_tokens)
         return ceil_div(min(self.window - 1 + in_flight, tokens), self.block_tokens) + 1

@@ -76,13 +76,13 @@ def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler) -> list[Reser
     ]
 
 
-def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int) -> list[Reserved]:
+def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int, ratio: int) -> list[Reserved]:
     """
-    Workspaces of DeepSeek-V4: of a prefill's entries of 4 tokens in bf16, or of their index keys, the larger one.
+    Workspaces of DeepSeek-V4: of a prefill's entries of `ratio` tokens in bf16, or of their index keys, the larger one.
 
     Of index keys a log shows the growth: 0.69 GB less for the cache at max_model_len 786,432 than at 262,144 (4090).
     """
-    tokens, entries, top_k = scheduler.max_num_batched_tokens, launch.context_len // 4, launch.model.index_topk or 0
+    tokens, entries, top_k = scheduler.max_num_batched_tokens, launch.context_len // ratio, launch.model.index_topk or 0
     factor = _workspace_factor(launch.release, launch.context_len)
     keys = GATHERED_FOR_EACH_UPCAST * factor * entries * GATHER_ROW_BYTES
     rows = PREFILL_CHUNK * (entries + window + tokens) * ENTRY_BYTES

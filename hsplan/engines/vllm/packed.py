@@ -1,5 +1,5 @@
 """
-The groups of DeepSeek-V4 and the bytes of a block, by release.
+The groups of DeepSeek-V4 and V4.1 and the bytes of a block, by release.
 
 Five kinds of caches have three sizes of blocks, so layers are cut into groups of about as many layers, and the groups
 lie over each other in one slab. Sources: kv_cache_utils.py of 0.24.0 to 0.32.0 and kv_cache_planning.py of 0.33.0.
@@ -23,11 +23,12 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True):
     """
     Caches with the same block and window over the whole model: a page for each of `pages` and the layers that have it.
 
-    `window` is None for full attention. A page is written as a Part of one layer.
+    `window` is None for full attention; a `ring` is one block a request. A page is written as a Part of one layer.
     """
 
     block_tokens: int
     window: int | None = None
+    ring: bool = False
     pages: tuple[tuple[Part, tuple[int, ...]], ...]
 
     @property
@@ -68,6 +69,35 @@ def packed_pool(kinds: Sequence[Kind], release: Release, held: Collection[int]) 
     )
 
 
+def sourced_pool(kinds: Sequence[Kind], release: Release, held: Collection[int], whole: int) -> BlockPool:
+    """
+    The pool of DeepSeek-V4.1: full attention whole, windows and rings cut to what a block of it holds.
+
+    Windows are cut as V4's where the pages of full attention alternate, that is with sources of one ratio only, or as
+    many of either. Bytes of a block are a multiple of `whole`. `_get_packed_kv_cache_groups` of 0.30.0 to 0.33.0.
+    """
+    full, *others = kinds
+    most = _layers_per_group(kinds, release) if full.balanced else None
+    cut, free = [full], [kind for kind in others if kind.ring or most is None]
+    if most is not None:
+        cut += [group for kind in others if not kind.ring for group in _cut(kind, most)]
+    # `free` are cut by what a block holds; one that is larger than all else widens it.
+    room = max(*(_whole_bytes(kind) for kind in cut), *(kind.sizes[0] for kind in free), 0)
+    for kind in free:
+        least = ceil_div(kind.repeats, most) if most else 1
+        groups = max(least, ceil_div(kind.repeats, max(room // kind.sizes[0], 1)))
+        cut += _dealt(kind, groups)
+    found = tuple(_group(kind, held) for kind in cut)
+    block = ceil_div(max(group.page_bytes for group in found), whole) * whole
+    index = sum(part.layers for part in found[0].parts if part.name == INDEX)
+    return BlockPool(groups=found, block_bytes=block, check_bytes=block, index_layers=index, slab=SLAB)
+
+
+def _whole_bytes(kind: Kind) -> int:
+    """Bytes of the pages of all its layers."""
+    return sum(part.page_bytes * len(layers) for part, layers in kind.pages)
+
+
 def _layers_per_group(kinds: Sequence[Kind], release: Release) -> int:
     """Layers of a group, so that cutting every kind into groups pads least (`_approximate_gcd`); ties take more."""
     full, *windows = kinds
@@ -102,9 +132,13 @@ def _merged(kind: Kind) -> Kind:
 def _cut(kind: Kind, most: int) -> list[Kind]:
     """The kind in groups of at most `most` layers a page size, layers dealt in turn; whole if they do not alternate."""
     merged = _merged(kind)
-    groups = ceil_div(merged.repeats, most) if merged.balanced else 1
+    return _dealt(merged, ceil_div(merged.repeats, most) if merged.balanced else 1)
+
+
+def _dealt(kind: Kind, groups: int) -> list[Kind]:
+    """The kind in `groups` groups, layers dealt in turn."""
     return [
-        msgspec.structs.replace(merged, pages=tuple((part, layers[i::groups]) for part, layers in merged.pages))
+        msgspec.structs.replace(kind, pages=tuple((part, layers[i::groups]) for part, layers in kind.pages))
         for i in range(groups)
     ]
 
@@ -114,7 +148,7 @@ def _group(kind: Kind, held: Collection[int]) -> Group:
     parts = (
         msgspec.structs.replace(part, layers=sum(layer in held for layer in layers)) for part, layers in kind.pages
     )
-    return Group(parts=tuple(parts), block_tokens=kind.block_tokens, window=kind.window)
+    return Group(parts=tuple(parts), block_tokens=kind.block_tokens, window=kind.window, ring=kind.ring)
 
 
 def _slots(groups: Sequence[Group]) -> int:

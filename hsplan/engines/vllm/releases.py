@@ -53,9 +53,12 @@ SWITCHES = {
     "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
     "hisparse": "2026-09-22",  # #53781, first release 0.30.0
+    "v41": "2026-09-22",  # first release 0.30.0: DeepSeek-V4.1
+    "v41_mega": "2026-10-03",  # first release 0.31.0: its mega kernel on SM10x, entries in fp4
     "hisparse_checks": "2026-10-03",  # first release 0.31.0: least host pool, shared memory, ids of swap rows
     "workspace_factor": "2026-10-17",  # first release 0.32.0: workspaces of 2 × max_model_len above 256 Ki tokens
     "glm_fp8_on_sm100": "2026-10-17",  # #53138, first release 0.32.0: GLM's KV rows are fp8 on SM10x
+    "v41_whole_rows": "2026-11-01",  # first release 0.33.0: blocks of DeepSeek-V4.1 on SM10x in whole rows
     "flash_attn_4_sparse": "2026-11-01",  # first release 0.33.0: bf16 rows of at most 16 heads on SM10x
 }
 # Builds between two releases of which only the later has these changes.
@@ -66,6 +69,8 @@ UNDATED = (
     ("2026-07-22", "2026-08-10", "DeepSeek-V4 in dense blocks, counted by group (#48993, #48317, 0.27.0)"),
     ("2026-08-11", "2026-08-25", "larger batches from 160 GiB on (first release 0.28.0)"),
     ("2026-09-09", "2026-09-22", "HiSparse (first release 0.30.0)"),
+    ("2026-09-22", "2026-10-03", "fp4 entries of DeepSeek-V4.1 on SM10x (first release 0.31.0)"),
+    ("2026-10-17", "2026-11-01", "blocks of DeepSeek-V4.1 on SM10x in whole rows (first release 0.33.0)"),
     ("2026-09-22", "2026-10-03", "start-up checks of HiSparse (first release 0.31.0)"),
     ("2026-10-03", "2026-10-17", "smaller workspaces above 256 Ki tokens, fp8 rows of GLM on SM10x (0.32.0)"),
 )
