@@ -155,7 +155,7 @@ def launched_as(loaded: Loaded) -> dict[str, Any]:
 
 def read_calibration(path: Path) -> Calibration:
     """The calibration in a file; raises InputError for anything else."""
-    where, remedy = shown(str(path)), "write one with `hsplan calibrate SPEC --log FILE -o FILE`"
+    where, remedy = str(path), "write one with `hsplan calibrate SPEC --log FILE -o FILE`"
     try:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)

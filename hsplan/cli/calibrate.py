@@ -72,7 +72,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
                 yield file
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(Problem(where=shown(name), what=f"cannot be read: {shown(reason)}")) from None
+        raise InputError(Problem(where=name, what=f"cannot be read: {shown(reason)}")) from None
 
 
 def _text(found: Calibration) -> str:

@@ -81,7 +81,7 @@ def _need(*modules: str) -> None:
 
 
 def _measurement(path: Path) -> Measurement:
-    where = shown(str(path))
+    where = str(path)
     try:
         found = msgspec.json.decode(path.read_bytes())
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:

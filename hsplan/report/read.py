@@ -19,7 +19,7 @@ class _Head(msgspec.Struct):
 
 def read_report(path: Path) -> Report:
     """The report in a file; raises InputError, of one line, for anything else."""
-    where = shown(str(path))
+    where = str(path)
     try:
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)

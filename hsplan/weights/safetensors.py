@@ -66,7 +66,7 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
     try:
         files = sorted(folder.glob("*.safetensors")) if folder.is_dir() else []
     except OSError as error:
-        raise InputError(Problem(where=shown(str(folder)), what=f"cannot be read: {error.strerror}")) from None
+        raise InputError(Problem(where=str(folder), what=f"cannot be read: {error.strerror}")) from None
     if not files:
         remedy = "give a folder that holds the model's *.safetensors files"
         raise InputError(Problem(where=str(folder), what="no safetensors files", remedy=remedy))
