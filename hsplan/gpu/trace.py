@@ -9,27 +9,15 @@ first four always belong to the top-k. The constants reproduce the published mis
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 
-SINKS = 4
+from hsplan.workload.profile import Profile, load_profile
+
 RECENT = 2  # the newest token, and the one whose row was backed up just before
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Profile:
-    """Weights of the parts of a score, and how many steps the slow and mid parts last."""
-
-    static: float
-    slow: float
-    slow_steps: float
-    mid: float
-    mid_steps: float
-    white: float
-
-
-GLM_51_LONGBENCH = Profile(static=1.0, slow=0.366, slow_steps=22, mid=0.755, mid_steps=9.1, white=0.264)
+GLM_51_LONGBENCH = load_profile("glm-5.1-longbench")
 
 
 class Trace:
@@ -57,7 +45,7 @@ class Trace:
         score = self._noise().mul_(p.white).add_(self._static)
         score.add_(self._slow, alpha=p.slow).add_(self._mid, alpha=p.mid)
         lens = lens[:, None]
-        always = (self._token < SINKS) | ((self._token >= lens - RECENT) & (self._token < lens))
+        always = (self._token < p.sinks) | ((self._token >= lens - RECENT) & (self._token < lens))
         score.masked_fill_(always, math.inf).masked_fill_(self._token >= lens, -math.inf)
         return score.topk(self.top_k, dim=-1, sorted=False).indices.to(torch.int32)
 
