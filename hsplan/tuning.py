@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hsplan.capacity import host_pools
 from hsplan.errors import HsplanError
 from hsplan.planner import replan
 from hsplan.result import Plan
@@ -76,7 +77,7 @@ def tuned(plan: Plan) -> Tuned:
     best = max(sizes, key=lambda setting: setting.worth, default=None)
     return Tuned(
         best=best,
-        plan=None if best is None else _with_requests(plan, best.requests, _values(best)),
+        plan=None if best is None else _replanned(plan, best),
         without=without,
         sizes=sizes,
         pays_from=_pays_from(plan),
@@ -110,12 +111,8 @@ def _best_ratio(plan: Plan, slots: int) -> Setting | None:
     return best
 
 
-def _values(setting: Setting) -> dict[str, int]:
-    """The leaf keys of an offload setting."""
-    return _offload_keys(setting.device_buffer_size or 0, setting.host_to_device_ratio)
-
-
 def _offload_keys(slots: int, ratio: int | None) -> dict[str, int]:
+    """The leaf keys of an offload setting."""
     return {"device_buffer_size": slots} | ({} if ratio is None else {"host_to_device_ratio": ratio})
 
 
@@ -139,6 +136,10 @@ def _priced(plan: Plan, slots: int, ratio: int | None) -> tuple[Setting | None, 
     return (_setting(priced, slots, ratio, binding) if priced.fits else None), crossed
 
 
+def _replanned(plan: Plan, best: Setting) -> Plan:
+    return _with_requests(plan, best.requests, _offload_keys(best.device_buffer_size or 0, best.host_to_device_ratio))
+
+
 def _with_requests(plan: Plan, requests: int, values: dict[str, int]) -> Plan:
     return replan(plan, max_running_requests=requests * plan.launch.cap_ranks, **values)
 
@@ -160,10 +161,11 @@ def _without(plan: Plan) -> Setting | None:
 
 
 def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> Setting:
-    capacity, workload = plan.launched.capacity, plan.launch.loaded.spec.workload
+    capacity, pools = plan.launched.capacity, plan.launched.pools
     assert capacity is not None  # noqa: S101 - it is priced
+    assert pools is not None  # noqa: S101
     requests, swap_in_ms = capacity.requests, capacity.swap_in_ms or 0.0
-    rest = workload.step_ms
+    rest = plan.launch.loaded.spec.workload.step_ms
     step_ms = None if rest is None else rest.fixed + rest.per_request * requests + swap_in_ms
     return Setting(
         device_buffer_size=slots,
@@ -174,7 +176,7 @@ def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> 
         swap_in_ms=swap_in_ms,
         step_ms=step_ms,
         tokens_s=None if step_ms is None else 1000 * requests / step_ms,
-        host_bytes_per_node=plan.to_dict()["scenarios"][plan.as_launched]["deployment"]["host_bytes_per_node"],
+        host_bytes_per_node=pools.host_bytes * host_pools(plan.launch, pools),
         scenario=plan.as_launched,
     )
 
