@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 
 import msgspec
@@ -13,6 +13,33 @@ from hsplan.errors import InputError, Problem, UnsupportedError, shown
 BUILD = re.compile(r"main-(\d{4}-\d{2}-\d{2})")
 
 
+class Build(msgspec.Struct, frozen=True):
+    """A release or dated build: `name` as given, `date` as YYYY-MM-DD, the switches it has."""
+
+    name: str
+    date: str
+    switches: frozenset[str]
+
+    def has(self, switch: str) -> bool:
+        """Whether the build has the change."""
+        return switch in self.switches
+
+    def uncertain(self, undated: Iterable[tuple[str, str, str]]) -> list[str]:
+        """Notes on a dated build that lies between two releases, (day, day, what), of which the later has a change."""
+        if not self.name.startswith("main-"):
+            return []
+        return [
+            f"{self.name}: the date of this change is not known, the build is priced without it: {what}"
+            for first, until, what in undated
+            if first < self.date < until
+        ]
+
+
+def switches_on(day: str, since: Mapping[str, str]) -> frozenset[str]:
+    """The switches that a build of `day` has; `since` gives the first day of each."""
+    return frozenset(switch for switch, first in since.items() if first <= day)
+
+
 class Calendar(msgspec.Struct, frozen=True):
     """The known releases of `engine` with their days, the latest of them, and the first day whose build is known."""
 
@@ -20,6 +47,11 @@ class Calendar(msgspec.Struct, frozen=True):
     releases: Mapping[str, str]
     latest: str
     first_build: str
+
+    def name_of(self, given: str) -> str:
+        """The name of a release without a leading v; `latest` is the newest."""
+        name = re.sub(r"^v(?=[0-9])", "", given)
+        return self.latest if name == "latest" else name
 
     def day_of(self, name: str, where: str) -> str:
         """

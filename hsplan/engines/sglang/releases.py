@@ -8,12 +8,9 @@ with a change is known, the change counts from that release on and builds betwee
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 
-import msgspec
-
-from hsplan.engines.dated import Calendar
+from hsplan.engines.dated import Build, Calendar, switches_on
 from hsplan.spec import Loaded
 
 RELEASES = {
@@ -83,16 +80,8 @@ UNDATED = (
 CALENDAR = Calendar("SGLang", RELEASES, LATEST, FIRST_BUILD)
 
 
-class Release(msgspec.Struct, frozen=True):
-    """A release or dated build: `name` as given, `date` as YYYY-MM-DD, the switches it has."""
-
-    name: str
-    date: str
-    switches: frozenset[str]
-
-    def has(self, switch: str) -> bool:
-        """Whether the build has the change."""
-        return switch in self.switches
+class Release(Build, frozen=True):
+    """A build of SGLang."""
 
     def lacks_backend(self, name: str) -> bool:
         """Whether an attention backend of earlier builds is gone."""
@@ -113,13 +102,7 @@ class Release(msgspec.Struct, frozen=True):
     @property
     def notes(self) -> list[str]:
         """What is uncertain about a dated build."""
-        if not self.name.startswith("main-"):
-            return []
-        return [
-            f"{self.name}: the date of this change is not known, the build is priced without it: {what}"
-            for first, until, what in UNDATED
-            if first < self.date < until
-        ]
+        return self.uncertain(UNDATED)
 
 
 def release_of(loaded: Loaded) -> Release:
@@ -128,11 +111,10 @@ def release_of(loaded: Loaded) -> Release:
 
     Raises UnsupportedError, with the nearest known one, for anything else.
     """
-    name = re.sub(r"^v(?=[0-9])", "", loaded.spec.deployment.release)
-    name = LATEST if name == "latest" else name
+    name = CALENDAR.name_of(loaded.spec.deployment.release)
     return _release(name, CALENDAR.day_of(name, loaded.where("deployment.release")))
 
 
 @lru_cache(maxsize=512)
 def _release(name: str, day: str) -> Release:
-    return Release(name, day, frozenset(switch for switch, since in SWITCHES.items() if since <= day))
+    return Release(name, day, switches_on(day, SWITCHES))
