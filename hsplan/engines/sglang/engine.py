@@ -6,11 +6,12 @@ import msgspec
 
 from hsplan.engines.base import Budget, Flag, Interval, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.loading import RankWeights, weights_of_rank
+from hsplan.engines.ranks import longest_request
 from hsplan.engines.sglang.budget import budget_of
 from hsplan.engines.sglang.caches import CACHES
 from hsplan.engines.sglang.flags import flags_of
 from hsplan.engines.sglang.fraction import MemorySettings, memory_settings
-from hsplan.engines.sglang.launch import check_deployment, common_notes, context_length, ranks_of, stage_sizes
+from hsplan.engines.sglang.launch import check_deployment, common_notes, ranks_of, stage_sizes
 from hsplan.engines.sglang.memory import before_weights
 from hsplan.engines.sglang.releases import release_of
 from hsplan.engines.sglang.rows import runs_on_aiter
@@ -48,7 +49,9 @@ class SGLang:
         cache = CACHES[model.family]
         notes = [*cache.check(loaded, model, gpu, release, ranks), *common_notes(deployment, model, gpu, ranks)]
         plan = layer_plan(model, release.schedule, stage_sizes, loaded)
-        context_len, context_notes = context_length(loaded, model)
+        context_len, context_notes = longest_request(
+            loaded, model, stand_in="request tables are sized for workload.context"
+        )
         on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
         held = indexers_held(release, plan)
         without, with_offload = (

@@ -1,4 +1,4 @@
-"""Ranks of a deployment, its context length, and the keys that SGLang does not have."""
+"""Ranks of a deployment, and the keys that SGLang does not have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hsplan.engines.ranks import tp_and_gpus
 from hsplan.errors import InputError, Problem
 from hsplan.families import Compressed, Model
 from hsplan.hardware import Gpu
@@ -33,7 +34,7 @@ def ranks_of(loaded: Loaded) -> Ranks:
     """Fill `tp` and `gpus` from each other; raises InputError when ranks do not fill gpus × nodes."""
     deployment = loaded.spec.deployment
     nodes, pp = deployment.nodes, deployment.pp
-    tp, gpus = _tp_and_gpus(loaded)
+    tp, gpus = tp_and_gpus(loaded, pp)
     if tp * pp != gpus * nodes:
         what = f"tp {tp} × pp {pp} = {tp * pp} ranks do not fill {nodes} × {gpus} GPUs"
         raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy="let tp × pp = gpus × nodes"))
@@ -53,39 +54,6 @@ def ranks_of(loaded: Loaded) -> Ranks:
             Problem(where=loaded.where("deployment.dcp"), what=what, remedy=f"use a divisor of {tp // groups}")
         )
     return Ranks(tp=tp, per_node=gpus, attention_tp=tp // groups, ep=ep)
-
-
-def _tp_and_gpus(loaded: Loaded) -> tuple[int, int]:
-    """Tensor-parallel size and GPUs of a node, each from the other when only one is given."""
-    deployment = loaded.spec.deployment
-    tp, gpus, nodes, pp = deployment.tp, deployment.gpus, deployment.nodes, deployment.pp
-    if tp != "auto":
-        return tp, gpus if gpus != "auto" else max(tp * pp // nodes, 1)
-    if gpus != "auto":
-        return max(gpus * nodes // pp, 1), gpus
-    what, remedy = "the number of GPUs is not known", "give tp, or gpus (of a node)"
-    raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy=remedy))
-
-
-def context_length(loaded: Loaded, model: Model) -> tuple[int, list[str]]:
-    """The engine's context length; raises InputError for one beyond the model, or a workload beyond it."""
-    given, native = loaded.spec.deployment.max_model_len, model.max_position_embeddings
-    context = loaded.spec.workload.context
-    notes = []
-    if given != "auto" and native is not None and given > native:
-        what = f"{given:,} tokens, but the model has {native:,} positions"
-        raise InputError(
-            Problem(where=loaded.where("deployment.max_model_len"), what=what, remedy=f"give at most {native}")
-        )
-    length = native if given == "auto" else given
-    if length is None:
-        length = context
-        notes.append("max_position_embeddings is missing: request tables are sized for workload.context")
-    if context > length:
-        what = f"requests of {context:,} tokens, but the engine stops at {length:,}"
-        remedy = f"set workload.context (--context) to at most {length}"
-        raise InputError(Problem(where=loaded.where("workload.context"), what=what, remedy=remedy))
-    return length, notes
 
 
 def check_deployment(loaded: Loaded, model: Model) -> None:

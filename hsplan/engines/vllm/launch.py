@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from hsplan.engines.ranks import longest_request, tp_and_gpus
 from hsplan.engines.vllm.releases import Release
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import Model
@@ -62,7 +63,7 @@ def ranks_of(loaded: Loaded) -> Ranks:
     """Fill `tp` and `gpus` from each other; raises InputError when ranks do not fill gpus × nodes."""
     deployment = loaded.spec.deployment
     outer, nodes = deployment.pp * deployment.dp * deployment.pcp, deployment.nodes
-    tp, gpus = _tp_and_gpus(loaded, outer)
+    tp, gpus = tp_and_gpus(loaded, outer)
     if tp * outer != gpus * nodes:
         parts = f"tp {tp} × pp {deployment.pp} × dp {deployment.dp} × pcp {deployment.pcp}"
         what = f"{parts} = {tp * outer} ranks do not fill {nodes} × {gpus} GPUs"
@@ -71,17 +72,6 @@ def ranks_of(loaded: Loaded) -> Ranks:
     moe = tp * deployment.dp * deployment.pcp
     _check_groups(loaded, tp, moe)
     return Ranks(tp=tp, per_node=gpus, moe=moe, ep=deployment.ep)
-
-
-def _tp_and_gpus(loaded: Loaded, outer: int) -> tuple[int, int]:
-    """Tensor-parallel size and GPUs of a node, each from the other; `outer` groups of TP ranks stand side by side."""
-    tp, gpus, nodes = loaded.spec.deployment.tp, loaded.spec.deployment.gpus, loaded.spec.deployment.nodes
-    if tp != "auto":
-        return tp, gpus if gpus != "auto" else max(tp * outer // nodes, 1)
-    if gpus != "auto":
-        return max(gpus * nodes // outer, 1), gpus
-    what, remedy = "the number of GPUs is not known", "give tp, or gpus (of a node)"
-    raise InputError(Problem(where=loaded.where("deployment.tp"), what=what, remedy=remedy))
 
 
 def _check_groups(loaded: Loaded, tp: int, moe: int) -> None:
@@ -100,22 +90,7 @@ def _check_groups(loaded: Loaded, tp: int, moe: int) -> None:
 
 def max_model_len(loaded: Loaded, model: Model) -> tuple[int, list[str]]:
     """The longest request of the engine; raises InputError for one beyond the model, or a workload beyond it."""
-    given, native = loaded.spec.deployment.max_model_len, model.max_position_embeddings
-    context = loaded.spec.workload.context
-    if given != "auto" and native is not None and given > native:
-        what = f"{given:,} tokens, but the model has {native:,} positions"
-        where = loaded.where("deployment.max_model_len")
-        raise InputError(Problem(where=where, what=what, remedy=f"give at most {native}"))
-    length = native if given == "auto" else given
-    notes = []
-    if length is None:
-        length = context
-        notes.append("max_position_embeddings is missing: workload.context stands for max_model_len")
-    if context > length:
-        what = f"requests of {context:,} tokens, but the engine stops at {length:,}"
-        remedy = f"set workload.context (--context) to at most {length}"
-        raise InputError(Problem(where=loaded.where("workload.context"), what=what, remedy=remedy))
-    return length, notes
+    return longest_request(loaded, model, stand_in="workload.context stands for max_model_len")
 
 
 def scheduler_of(deployment: Deployment, gpu: Gpu, release: Release, length: int) -> Scheduler:
