@@ -9,6 +9,7 @@ from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.errors import printable
 from hsplan.measurement import LinkRate, Machine, Measurement, Percentiles
+from hsplan.ranks import SharedRate
 from hsplan.result import Plan
 from hsplan.units import size
 
@@ -33,7 +34,7 @@ def _head(plan: Plan, found: Measurement) -> str:
     shape = f"{run.layers} layers, {run.owners} of them with top-k {run.top_k:,}"
     text = [
         wrapped(f"{printable(found.name)}: ", f"{plan.engine} {plan.launch.release.name}, {found.scenario}, "
-                f"{_machine(found.machine)}"),
+                f"{machine_words(found.machine)}"),
         wrapped("run: ", f"{run.steps:,} steps, {run.requests:,} requests of {run.context:,} tokens, {shape}, "
                 f"rows of {run.row_bytes:,} B, hot buffers of {run.slots:,}, {size(run.host_bytes)} in host memory, "
                 f"{100 * (1 - run.miss_share):.1f} % of the top-k hit"),
@@ -41,7 +42,8 @@ def _head(plan: Plan, found: Measurement) -> str:
     return "\n".join([*text, *(wrapped("scaled: ", what) for what in found.scaled)])
 
 
-def _machine(machine: Machine) -> str:
+def machine_words(machine: Machine) -> str:
+    """Card, link, driver and libraries."""
     if machine.memory_bytes is None:
         return f"on Triton's {machine.gpu}, torch {machine.torch}, triton {machine.triton}"
     link = f"PCIe {machine.link_generation} x{machine.link_width}, " if machine.link_generation else ""
@@ -75,17 +77,19 @@ def _tokens(found: Measurement) -> str:
 
 
 def _link(found: Measurement) -> str:
-    rows = [[_mover(rate), *_pool(rate), f"{rate.gb_s:.1f}"] for rate in found.link]
+    rows = [[mover(rate), *pool_words(rate), f"{rate.gb_s:.1f}"] for rate in found.link]
     heads = ["host link, ceilings of this run", "order", "pool, GiB", "rows a call", "GB/s"]
     return table(heads, rows, left=(0, 1)) if rows else ""
 
 
-def _mover(rate: LinkRate) -> str:
+def mover(rate: LinkRate | SharedRate) -> str:
+    """Who moves the bytes, and which way."""
     way = "host to GPU" if rate.direction == "h2d" else "GPU to host"
     return f"{'copy engine' if rate.driver == 'copy_engine' else 'kernel'}, {way}"
 
 
-def _pool(rate: LinkRate) -> list[str]:
+def pool_words(rate: LinkRate | SharedRate) -> list[str]:
+    """Order, GiB of the pool and rows a call; dashes for whole copies."""
     if rate.pool_bytes is None or rate.rows is None:
         return ["–", "–", "–"]
     return [rate.order or "–", gib(rate.pool_bytes), number(rate.rows)]

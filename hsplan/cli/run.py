@@ -41,7 +41,8 @@ def _run(args: Sequence[str] | None) -> int:
 
     command = typer.main.get_command(app)
     try:
-        code = command.main(args, prog_name="hsplan", standalone_mode=False)
+        given = list(sys.argv[1:] if args is None else args)
+        code = command.main(given, prog_name="hsplan", standalone_mode=False, obj=given)  # to start itself again
     except UsageProblem as error:
         return _usage(error)
     except typer.Abort:

@@ -16,8 +16,10 @@ from hsplan.cli.measured import measured
 from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import check_target, complain, emit, emit_json
 from hsplan.cli.progress import progress
+from hsplan.cli.ranks import run_as_rank, start_ranks
 from hsplan.errors import HsplanError, InputError, Problem, nearest, shown
 from hsplan.gpu.faults import FAULTS, Fault
+from hsplan.gpu.seat import end_with, seat_of
 from hsplan.measurement import Measurement
 from hsplan.planner import plan as make_plan
 from hsplan.result import Plan
@@ -30,23 +32,29 @@ _PLAN_GPU = re.compile(r"--gpu(?![\w-])")
 
 @functools.partial(spec_options, planned_gpu=True)
 def validate(
+    called: typer.Context,
     spec: Annotated[str, spec_argument()],
     *,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Use the card here; else the kernels run small, on Triton's interpreter.",
                            rich_help_panel="Run")
     ] = False,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Run on so many GPUs of this machine at once; torchrun's are taken as is.",
+                                 show_default=False, rich_help_panel="Run")
+    ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, max=100_000, help="Decode steps; if not given 1000 on a GPU, 6 without.",
                                  show_default=False, rich_help_panel="Run")
     ] = None,
     inject: Annotated[
-        str | None, typer.Option(metavar="FAULT", help=f"Put in a known fault: {', '.join(FAULTS)}.",
+        str | None, typer.Option(metavar="FAULT", help=f"Put in a known fault (in the last rank): {', '.join(FAULTS)}.",
                                  show_default=False, rich_help_panel="Run",
                                  autocompletion=lambda incomplete: [f for f in FAULTS if f.startswith(incomplete)])
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON (hsplan.measurement/1).", rich_help_panel="Output")
+        bool, typer.Option("--json", help="Print JSON (hsplan.measurement/1, hsplan.ranks/1).",
+                           rich_help_panel="Output")
     ] = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write to FILE, whole or not at all.",
@@ -59,7 +67,11 @@ def validate(
 
     --gpu is the card here, --planned-gpu that of the plan; --host-memory is what the host pool may take here.
     Without --gpu the kernels are checked at small sizes on Triton's interpreter, and nothing is measured.
+    With --ranks or under torchrun one process a GPU does so, all at the same time; host memory is that of the machine.
     """
+    seat = seat_of(os.environ, ranks)
+    if seat is not None:
+        end_with(seat.started_by)
     options["gpu"] = options.pop("planned_gpu")
     combinations, varying = grid_of(options)
     if varying:
@@ -68,9 +80,16 @@ def validate(
     host_memory = _host_memory(options["host_memory"])
     fault = _fault(inject)
     plan = _plan(spec, combinations[0])
-    if output is not None:
+    if output is not None and (seat is None or seat.rank == 0):
         check_target(output)  # now, and not after minutes of work
     _prepare(gpu=gpu)
+    if seat is not None:
+        run_as_rank(
+            seat, plan, gpu=gpu, steps=steps, host_memory=host_memory, fault=fault, as_json=as_json, output=output
+        )
+        return
+    if ranks is not None:
+        start_ranks(called.find_root().obj, plan, ranks, gpu=gpu, steps=steps, fault=fault)
     from hsplan.gpu.validate import validate as run  # noqa: PLC0415 - torch and triton take seconds to import
 
     with progress("validate") as report:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hsplan.gpu.expected import ExpectedOrder
+from hsplan.gpu.expected import ExpectedOrder, in_order
 from hsplan.gpu.faults import Fault
 from hsplan.gpu.place import Place
 from hsplan.gpu.trace import GLM_51_LONGBENCH, Trace
@@ -169,11 +169,14 @@ class Decode:
     def compare(self) -> torch.Tensor:
         """Compare slots and miss counts with the eviction rule; misses of the step, int64 [groups, requests]."""
         missed = self.expected.step(self.ids, self.lens, self.steps_done)
-        tokens = torch.stack([state.slot_tokens for state in self.states])
-        steps = torch.stack([state.slot_steps for state in self.states])
-        self.wrong_slots += self.expected.wrong_slots(tokens, steps)
+        self.wrong_slots += self.expected.wrong_slots(self.order())
         self.wrong_counts += (torch.stack([plan.counts for plan in self.plans]) != missed).sum()
         return missed
+
+    def order(self) -> torch.Tensor:
+        """What the hot buffers hold, int64 [groups, requests, slots], by `in_order`."""
+        tokens = torch.stack([state.slot_tokens for state in self.states])
+        return in_order(tokens, torch.stack([state.slot_steps for state in self.states]))
 
     def wrong_host_rows(self, progress: Progress) -> int:
         """Rows in host memory that are not their token's, over all tokens that were backed up."""

@@ -14,6 +14,16 @@ _TOKEN = 2**TOKEN_BITS - 1
 _EMPTY = -1
 
 
+def in_order(slot_tokens: torch.Tensor, slot_steps: torch.Tensor) -> torch.Tensor:
+    """
+    Slots as (step of last use, token id) in one int64, the latest first.
+
+    Both int32 [groups, requests, B], slots in any order, token −1 for an empty one.
+    """
+    tokens, steps = slot_tokens.to(torch.int64), slot_steps.to(torch.int64)
+    return torch.where(tokens >= 0, steps << TOKEN_BITS | tokens, _EMPTY).sort(-1, descending=True).values
+
+
 class ExpectedOrder:
     """Slots of `groups` layers × `requests` requests, empty at first."""
 
@@ -40,15 +50,9 @@ class ExpectedOrder:
         self._keys = merged[..., : self._keys.shape[-1]]
         return missed.sum(-1)
 
-    def wrong_slots(self, slot_tokens: torch.Tensor, slot_steps: torch.Tensor) -> torch.Tensor:
-        """
-        Places in the order of use that differ, int64 []: a missing slot shifts those behind it.
-
-        Both int32 [groups, requests, B], slots in any order, token −1 for an empty one.
-        """
-        tokens, steps = slot_tokens.to(torch.int64), slot_steps.to(torch.int64)
-        keys = torch.where(tokens >= 0, steps << TOKEN_BITS | tokens, _EMPTY)
-        return (keys.sort(-1, descending=True).values != self._keys).sum()
+    def wrong_slots(self, order: torch.Tensor) -> torch.Tensor:
+        """Places in the order of use (`in_order`) that differ, int64 []: a missing slot shifts those behind it."""
+        return (order != self._keys).sum()
 
     def _marks(self, tokens: torch.Tensor) -> torch.Tensor:
         """Bool [groups, requests, context + 1], true at `tokens`; number `context` stands for none and stays false."""

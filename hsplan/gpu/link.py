@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from hsplan.gpu.group import Alone
 from hsplan.linkrate import interpolated
 from hsplan.measurement import LinkRate
 from hsplan.units import GIB, MIB, ceil_div
@@ -21,11 +22,12 @@ WARM_UP, REPEATS = 3, 15
 
 Order = Literal["random", "sorted"]
 Progress = Callable[[int, int], None]
+Start = Callable[[], None]
 
 
 def measure_link(
-    *, row_bytes: int, pool_bytes: tuple[int, ...], rows_per_call: tuple[int, ...], progress: Progress
-) -> tuple[LinkRate, ...]:
+    *, row_bytes: int, pool_bytes: tuple[int, ...], rows_per_call: tuple[int, ...], progress: Progress, group: Alone
+) -> tuple[tuple[LinkRate, ...], tuple[LinkRate, ...]]:
     """
     Rates of the current GPU's host link, each the median of 15 repeats after 3, in GB (10^9 useful bytes) a second.
 
@@ -33,27 +35,42 @@ def measure_link(
     of `pool_bytes` and in either order; a scatter of the most rows into the largest pool. Takes as much host memory
     as the largest pool, at least 1 GiB. `progress(done, total)` is called after each rate.
 
+    All rates twice: while the other ranks of `group` on this machine wait, then on all ranks at once, each rate with
+    a common start. The same figures both times without other ranks.
+
     Raises HostMemoryError where the machine does not give the memory; all of it is given back on every way out.
     """
-    pools, counts = sorted(set(pool_bytes)), sorted(set(rows_per_call))
+    pools, counts = tuple(sorted(set(pool_bytes))), tuple(sorted(set(rows_per_call)))
+    with HostPool(1, ceil_div(max(pools[-1], COPY_BYTES), row_bytes), row_bytes) as pool:
+        host = pool.layers[0]
+        alone = group.in_turn(lambda: _rates(host, pools, counts, progress, lambda: None), "link")
+        together = _rates(host, pools, counts, progress, group.meet) if group.size > 1 else alone
+        group.meet()  # nobody gives memory back while another one measures
+    torch.cuda.empty_cache()
+    return alone, together
+
+
+def _rates(
+    host: torch.Tensor, pools: tuple[int, ...], counts: tuple[int, ...], progress: Progress, start: Start
+) -> tuple[LinkRate, ...]:
+    """The rates of `measure_link` out of `host` uint8 [pool rows, row_bytes]; `start` is called ahead of each."""
+    row_bytes = host.shape[1]
     rates: list[LinkRate] = []
 
     def add(rate: LinkRate) -> None:
         rates.append(rate)
         progress(len(rates), 2 + 2 * len(pools) * len(counts) + 1)
 
-    with HostPool(1, COPY_BYTES // MIB, MIB) as pool:
-        add(LinkRate(driver="copy_engine", direction="h2d", gb_s=_copy_gb_s(pool.layers[0], to_host=False)))
-        add(LinkRate(driver="copy_engine", direction="d2h", gb_s=_copy_gb_s(pool.layers[0], to_host=True)))
+    buffer = host.view(-1)[:COPY_BYTES]
+    add(LinkRate(driver="copy_engine", direction="h2d", gb_s=_copy_gb_s(buffer, start, to_host=False)))
+    add(LinkRate(driver="copy_engine", direction="d2h", gb_s=_copy_gb_s(buffer, start, to_host=True)))
     orders: tuple[Order, ...] = ("random", "sorted")
-    with HostPool(1, pools[-1] // row_bytes, row_bytes) as pool:
-        for size in pools:
-            part = pool.layers[0][: size // row_bytes]
-            for rows in counts:
-                for order in orders:
-                    add(_rows_rate(part, size, rows, order, to_host=False))
-        add(_rows_rate(pool.layers[0], pools[-1], counts[-1], "random", to_host=True))
-    torch.cuda.empty_cache()
+    for size in pools:
+        part = host[: size // row_bytes]
+        for rows in counts:
+            for order in orders:
+                add(_rows_rate(part, size, rows, order, start, to_host=False))
+    add(_rows_rate(host[: pools[-1] // row_bytes], pools[-1], counts[-1], "random", start, to_host=True))
     return tuple(rates)
 
 
@@ -79,13 +96,15 @@ def _calls(rows: int, row_bytes: int) -> int:
     return min(max(ceil_div(GRAPH_BYTES, rows * row_bytes), MIN_CALLS), MAX_CALLS)
 
 
-def _copy_gb_s(host: torch.Tensor, *, to_host: bool) -> float:
+def _copy_gb_s(host: torch.Tensor, start: Start, *, to_host: bool) -> float:
     device = torch.empty_like(host, device="cuda")
     target, source = (host, device) if to_host else (device, host)
-    return host.numel() / _median_ms(lambda: target.copy_(source, non_blocking=True)) / 10**6
+    return host.numel() / _median_ms(lambda: target.copy_(source, non_blocking=True), start) / 10**6
 
 
-def _rows_rate(host: torch.Tensor, pool_bytes: int, rows: int, order: Order, *, to_host: bool) -> LinkRate:
+def _rows_rate(
+    host: torch.Tensor, pool_bytes: int, rows: int, order: Order, start: Start, *, to_host: bool
+) -> LinkRate:
     """One rate between `host` uint8 [pool rows, row_bytes] and as many rows of the device as one call takes."""
     pool_rows, row_bytes = host.shape
     calls = _calls(rows, row_bytes)
@@ -112,7 +131,7 @@ def _rows_rate(host: torch.Tensor, pool_bytes: int, rows: int, order: Order, *, 
     return LinkRate(
         driver="gpu",
         direction="d2h" if to_host else "h2d",
-        gb_s=calls * rows * row_bytes / _median_ms(graph.replay, before=draw) / 10**6,
+        gb_s=calls * rows * row_bytes / _median_ms(graph.replay, start, before=draw) / 10**6,
         row_bytes=row_bytes,
         pool_bytes=pool_bytes,
         rows=rows,
@@ -120,19 +139,21 @@ def _rows_rate(host: torch.Tensor, pool_bytes: int, rows: int, order: Order, *, 
     )
 
 
-def _median_ms(action: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+def _median_ms(action: Callable[[], object], start: Start, before: Callable[[], object] = lambda: None) -> float:
     """
-    Median milliseconds of `action` on the GPU; `before` runs ahead of each and is not timed.
+    Median milliseconds of `action` on the GPU; `before` runs ahead of each and is not timed, `start` once.
 
     All is queued at once: the GPU is busy with one repeat while the next is launched, so launches do not count.
     """
     events = []
-    for _ in range(WARM_UP + REPEATS):
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        before()
-        start.record()
-        action()
-        end.record()
-        events.append((start, end))
     torch.cuda.synchronize()
-    return float(statistics.median(start.elapsed_time(end) for start, end in events[WARM_UP:]))
+    start()
+    for _ in range(WARM_UP + REPEATS):
+        began, ended = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        before()
+        began.record()
+        action()
+        ended.record()
+        events.append((began, ended))
+    torch.cuda.synchronize()
+    return float(statistics.median(began.elapsed_time(ended) for began, ended in events[WARM_UP:]))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,10 @@ try:
     import pynvml
 except Exception:  # noqa: BLE001 - a broken one is as good as none, and only the driver's version is lost
     pynvml = None
+
+
+SM_CLOCK = 1  # NVML_CLOCK_SM
+BUS_CHARACTERS = 12  # the library writes a domain of eight digits, the kernel one of four
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,13 +36,9 @@ class Card:
 
 def read_card(uuid: str) -> Card:
     """The card of that UUID (without `GPU-`); a link is at full speed only while it is used."""
-    if pynvml is None:
-        return Card()
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return Card()
-    try:
+    with _library() as there:
+        if not there:
+            return Card()
         handle = _told(pynvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
         return Card(
             driver=_told(pynvml.nvmlSystemGetDriverVersion),
@@ -46,8 +47,48 @@ def read_card(uuid: str) -> Card:
             max_generation=_told(pynvml.nvmlDeviceGetMaxPcieLinkGeneration, handle),
             max_width=_told(pynvml.nvmlDeviceGetMaxPcieLinkWidth, handle),
         )
+
+
+def read_bus(uuid: str) -> str | None:
+    """Where the card sits, as the kernel writes it: `0000:1b:00.0`."""
+    with _library() as there:
+        if not there:
+            return None
+        found = _told(pynvml.nvmlDeviceGetPciInfo, _told(pynvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}"))
+        bus = getattr(found, "busId", "")
+        text = bus.decode() if isinstance(bus, bytes) else str(bus)
+        return text.lower()[-BUS_CHARACTERS:] or None
+
+
+def read_clock_mhz(uuid: str) -> int | None:
+    """The clock at which the card's processors run now."""
+    with _library() as there:
+        if not there:
+            return None
+        handle = _told(pynvml.nvmlDeviceGetHandleByUUID, f"GPU-{uuid}")
+        clock = _told(pynvml.nvmlDeviceGetClockInfo, handle, SM_CLOCK)
+        return None if clock is None else int(clock)
+
+
+@contextlib.contextmanager
+def _library() -> Iterator[bool]:
+    """Whether the library answers inside the block."""
+    opened = _opened()
+    try:
+        yield opened
     finally:
-        pynvml.nvmlShutdown()
+        if opened:
+            pynvml.nvmlShutdown()
+
+
+def _opened() -> bool:
+    if pynvml is None:
+        return False
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
 
 
 def _told(question: Callable[..., Any], *about: object) -> Any:

@@ -9,8 +9,9 @@ import torch
 import triton
 
 from hsplan.errors import CannotRunError, Problem
+from hsplan.gpu.group import ALONE, Alone
 from hsplan.gpu.nvml import Card, read_card
-from hsplan.gpu.touch import touchable_bytes
+from hsplan.gpu.touch import SPARE_BYTES, touchable_bytes
 from hsplan.measurement import Machine
 from hsplan.units import MIB, size
 from hsplan_kernels.host_pool import HostPool
@@ -28,6 +29,7 @@ def preflight(
     host_memory: int | None,
     needed_host_bytes: int,
     progress: Callable[[int, int], None],
+    group: Alone = ALONE,
     root: Path = Path("/"),
 ) -> Machine:
     """
@@ -35,7 +37,8 @@ def preflight(
 
     `host_bytes` of the answer is `host_memory` if given; else the least of `needed_host_bytes`, what a touch test
     reaches and what the cgroup has left, less 5 %. `progress(done, total)` is called as the test goes on, in bytes;
-    it gives all back on every way out. `root` is where proc and sys are found.
+    it gives all back on every way out. Memory is that of the machine: the ranks of `group` on it get equal shares, and
+    its first one tests for all of them. `root` is where proc and sys are found.
 
     Raises CannotRunError, with the remedy, without a CUDA device of compute capability 7.0 or more, when the driver
     fails, and when not even 64 MiB of host memory can be pinned.
@@ -53,8 +56,12 @@ def preflight(
     except RuntimeError as error:
         what = f"the CUDA driver fails: {_first_line(error)}"
         raise CannotRunError(Problem(what=what, remedy=f"see what nvidia-smi says; {WITHOUT_GPU}")) from error
-    limits = host_limits(root)
-    wanted = needed_host_bytes if host_memory is None else min(needed_host_bytes, host_memory)
+    limits, ranks = host_limits(root), group.local_size
+    if host_memory is None:
+        granted = group.once_a_node(lambda: _grantable_bytes(needed_host_bytes * ranks, limits, ranks, progress, root))
+    else:
+        granted = host_memory
+    wanted = needed_host_bytes * ranks if host_memory is None else min(needed_host_bytes * ranks, host_memory)
     return Machine(
         gpu=name,
         memory_bytes=memory_bytes,
@@ -64,8 +71,8 @@ def preflight(
         triton=triton.__version__,
         link_generation=card.generation,
         link_width=card.width,
-        host_bytes=_grantable_bytes(needed_host_bytes, limits, progress, root) if host_memory is None else host_memory,
-        warnings=tuple(_warnings(wanted, limits, card)),
+        host_bytes=None if granted is None else granted // ranks,
+        warnings=tuple(_warnings(wanted, ranks, limits, card)),
     )
 
 
@@ -105,23 +112,29 @@ def _card_under_load(uuid: str) -> Card:
     return card
 
 
-def _grantable_bytes(needed: int, limits: HostLimits, progress: Callable[[int, int], None], root: Path) -> int | None:
-    """What the pool may take of `needed`; None where the system tells neither its free memory nor a limit."""
+def _grantable_bytes(
+    needed: int, limits: HostLimits, ranks: int, progress: Callable[[int, int], None], root: Path
+) -> int | None:
+    """What the pools may take of `needed`; None where the system tells neither its free memory nor a limit."""
     left = limits.cgroup_left_bytes
     ceiling = needed if left is None else min(needed, int(left * CGROUP_SHARE))
     if limits.available_bytes is None:
         return None if left is None else ceiling
-    return touchable_bytes(ceiling, lambda: host_limits(root).available_bytes or 0, progress)
+    spare = SPARE_BYTES * ranks
+    return touchable_bytes(ceiling, lambda: host_limits(root).available_bytes or 0, progress, spare_bytes=spare)
 
 
-def _warnings(wanted: int, limits: HostLimits, card: Card) -> list[str]:
+def _warnings(wanted: int, ranks: int, limits: HostLimits, card: Card) -> list[str]:
+    """`wanted`: bytes of the host pools of so many `ranks` of this machine; what may be locked is each process's."""
     found = []
+    pools, want = ("The host pool", "wants") if ranks == 1 else (f"The host pools of {ranks} ranks", "want")
     if limits.available_bytes is None:
         found.append("This system does not tell its free memory: the host pool may not fit.")
     elif wanted > limits.available_bytes:
-        found.append(f"The host pool wants {size(wanted)}, {size(limits.available_bytes)} were available at the start.")
-    if limits.memlock_bytes is not None and limits.memlock_bytes < wanted:
-        found.append(f"memlock is {size(limits.memlock_bytes)}, the host pool wants {size(wanted)}: see ulimit -l.")
+        found.append(f"{pools} {want} {size(wanted)}, {size(limits.available_bytes)} were available at the start.")
+    if limits.memlock_bytes is not None and limits.memlock_bytes < wanted // ranks:
+        each = size(wanted // ranks)
+        found.append(f"memlock is {size(limits.memlock_bytes)}, the host pool wants {each}: see ulimit -l.")
     if card.below_its_best:
         found.append(
             f"The link runs at PCIe generation {card.generation} x{card.width}, "

@@ -32,16 +32,25 @@ class Proof:
     decode: Decode
 
 
-def prove(pools: RankPools, planned: Pools, sizes: Sizes, place: Place, fault: Fault | None, report: Report) -> Proof:
+def prove(
+    pools: RankPools,
+    planned: Pools,
+    sizes: Sizes,
+    place: Place,
+    fault: Fault | None,
+    report: Report,
+    *,
+    seed: int = 0,
+) -> Proof:
     """
     Run `sizes.steps` decode steps on the pools and check all that they leave.
 
     `planned`: the tokens that the plan promises, which the pools must hold. `report(what, done, total)` is called
-    as the work goes on.
+    as the work goes on; `seed` draws the traces.
     """
     kv, host = pools.rows(), pools.host_layers()
     checks = [_last_pages(pools, planned, place), _far_rows(sizes.row_bytes, place, fault)]
-    decode = Decode(sizes, kv, host, place, fault=fault)
+    decode = Decode(sizes, kv, host, place, fault=fault, seed=seed)
     decode.stage_prompts(lambda done, total: report("prompts to host memory", done, total))
     keys = IndexKeys(index_layers(pools, sizes.owners), sizes.requests, fault)
     stored, misses = _run_steps(decode, keys, report)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -18,6 +19,7 @@ from hsplan.engines import Line
 from hsplan.errors import CannotRunError, InputError, Problem, UnsupportedError
 from hsplan.gpu.decode import Sizes
 from hsplan.gpu.faults import CAUGHT_BY, Fault
+from hsplan.gpu.group import ALONE, Alone
 from hsplan.gpu.grow import confirm_tokens
 from hsplan.gpu.link import measure_link
 from hsplan.gpu.place import Place
@@ -27,7 +29,7 @@ from hsplan.gpu.prove import Proof, prove
 from hsplan.gpu.scale import Fitted, bytes_of, fitted, lines_of, pools_of, sizes_of
 from hsplan.gpu.small import MOST_STEPS, first_layers, small_plan, small_sizes
 from hsplan.gpu.timing import time_steps
-from hsplan.measurement import Check, LineCheck, LinkRate, Machine, Measurement, Timing, TokenCheck
+from hsplan.measurement import Check, LineCheck, LinkRate, Machine, Measurement, Run, Timing, TokenCheck
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.units import GIB, gib
 from hsplan_kernels.index_k import PAGE_TOKENS
@@ -41,6 +43,15 @@ INTERPRETER_STEPS = 6
 WORKING_BYTES = 6 * GIB  # of the GPU, for traces, state and checks beside the pools
 LINK_ROWS = (256, 4096, 16384)
 Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """What one rank found; the figures of its own turn are empty where nothing is timed, or without other ranks."""
+
+    measurement: Measurement
+    alone_link: tuple[LinkRate, ...] = ()
+    alone_timings: tuple[Timing, ...] = ()
 
 
 def validate(
@@ -62,14 +73,44 @@ def validate(
     Raises UnsupportedError for plans without a hot buffer, CannotRunError where the machine cannot run them, and
     InputError for a fault that could not show and for steps that the interpreter cannot take.
     """
+    check(plan, gpu=gpu, steps=steps, fault=fault)
+    return of_rank(
+        plan, gpu=gpu, report=report, steps=steps, host_memory=host_memory, fault=fault, group=ALONE
+    ).measurement
+
+
+def check(plan: Plan, *, gpu: bool, steps: int | None, fault: Fault | None) -> None:
+    """Raise what `validate` raises for the plan and the options, whatever the machine."""
     _check_supported(plan)
     if fault and steps is not None and steps < LEAST_FAULT_STEPS:
         what = f"a fault may not show in {steps} steps"
         raise InputError(Problem(where="--steps", what=what, remedy=f"give at least {LEAST_FAULT_STEPS}"))
+    if not gpu and steps is not None and steps > MOST_STEPS:
+        what = f"the interpreter takes at most {MOST_STEPS} steps, not {steps:,}"
+        raise InputError(Problem(where="--steps", what=what, remedy="give fewer, or --gpu"))
+    _check_shows(fault, _owners(plan) if gpu else small_sizes(plan, small_plan(plan, SCENARIO), 1).owners)
+
+
+def of_rank(
+    plan: Plan,
+    *,
+    gpu: bool,
+    report: Report,
+    steps: int | None,
+    host_memory: int | None,
+    fault: Fault | None,
+    group: Alone,
+) -> Found:
+    """
+    The part of one rank of `group` in a validation that passes `check`: as `validate`, in step with the others.
+
+    `host_memory` is that of the machine. The ranks run pools of the same size, which all of them can hold, as engines
+    do; those that hold the same rows of the plan run the same requests. The fault goes into the last rank.
+    """
     try:
         if gpu:
-            return _on_gpu(plan, steps or (FAULT_STEPS if fault else GPU_STEPS), host_memory, fault, report)
-        return _interpreted(plan, steps or INTERPRETER_STEPS, fault, report)
+            return _on_gpu(plan, steps or (FAULT_STEPS if fault else GPU_STEPS), host_memory, fault, report, group)
+        return _interpreted(plan, steps or INTERPRETER_STEPS, fault, report, group)
     except HostMemoryError as error:
         raise CannotRunError(Problem(what=error.cause, remedy=error.remedy)) from error
     except RuntimeError as error:  # torch's own errors of the card are of this kind
@@ -118,19 +159,23 @@ def _owners(plan: Plan) -> tuple[bool, ...]:
     return plan.launch.plan.owners[slice(*layout.stage)]
 
 
-def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) -> Measurement:
+def copies(plan: Plan) -> int:
+    """Ranks that hold the same latent rows: all of a TP group, or of each attention-DP rank."""
+    return plan.launch.tp // plan.launch.data_parallel
+
+
+def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report, group: Alone) -> Found:
     place, entry = Place("cpu"), plan.scenarios[SCENARIO]
-    if steps > MOST_STEPS:
-        what = f"the interpreter takes at most {MOST_STEPS} steps, not {steps:,}"
-        raise InputError(Problem(where="--steps", what=what, remedy="give fewer, or --gpu"))
+    fault = fault if group.rank == group.size - 1 else None
     small = small_plan(plan, SCENARIO)
     sizes, planned = small_sizes(plan, small, steps), pools_of(small)
-    _check_shows(fault, sizes.owners)
     buffers = first_layers(planned.buffers(), sizes.owners)
     if fault == "short-pool":
         buffers = one_page_short(buffers, planned.page_tokens)
     with allocated(buffers, place) as pools:
-        proof = prove(pools, planned, sizes, place, fault, report)
+        group.meet("pools")
+        proof = prove(pools, planned, sizes, place, fault, report, seed=group.rank // copies(plan))
+        same = _same_as_copies(plan, proof, group)
     taken = by_shape(pools_of(entry).buffers())
     machine = Machine(
         gpu="interpreter",
@@ -144,34 +189,41 @@ def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report) ->
         host_bytes=None,
     )
     cut = f"{len(sizes.owners)} layers, top-k {sizes.top_k}, hot buffers of {sizes.slots} tokens"
-    return _measurement(
+    found = _measurement(
         plan,
         fault,
         machine=machine,
         scaled=(f"{cut}: sizes for Triton's interpreter",),
         lines=compared(_ledger(entry, fault), taken),
-        proof=proof,
+        checks=(*proof.checks, *same),
+        run=proof.run,
         not_checked=("tokens, memory, the link and times: no GPU was used; the ledger is compared with shapes",),
     )
+    return Found(measurement=found)
 
 
-def _on_gpu(plan: Plan, steps: int, host_memory: int | None, fault: Fault | None, report: Report) -> Measurement:
-    _check_shows(fault, _owners(plan))
+def _on_gpu(
+    plan: Plan, steps: int, host_memory: int | None, injected: Fault | None, report: Report, group: Alone
+) -> Found:
     place = Place("cuda")
+    fault = injected if group.rank == group.size - 1 else None
     needed = bytes_of(pools_of(plan.scenarios[SCENARIO]).buffers(), "host")
     machine = preflight(
         host_memory=host_memory,
         needed_host_bytes=needed,
         progress=lambda done, total: report("host memory touched, GiB", done, total),
+        group=group,
     )
-    host_bytes = needed if machine.host_bytes is None else machine.host_bytes
-    fit = fitted(plan, SCENARIO, gpu_bytes=place.free_bytes() - WORKING_BYTES, host_bytes=host_bytes)
+    host_bytes = group.least(needed if machine.host_bytes is None else machine.host_bytes)
+    free = group.least(place.free_bytes())
+    fit = fitted(plan, SCENARIO, gpu_bytes=free - WORKING_BYTES, host_bytes=host_bytes)
     planned = pools_of(fit.entry)
     buffers = planned.buffers()
-    beside = place.free_bytes() - fit.weight_bytes - bytes_of(buffers, "gpu")
+    beside = free - fit.weight_bytes - bytes_of(buffers, "gpu")
     sizes, notes = sizes_of(fit, steps=steps, free_bytes=beside // 2)
-    tokens = () if fault else _tokens(plan, place, report)
-    link = () if fault else _link(sizes, host_bytes, report)
+    tokens = () if injected else _tokens(plan, place, report)
+    group.meet("link")
+    alone, link = ((), ()) if injected else _link(sizes, host_bytes, report, group)
     if fault == "short-pool":
         buffers = one_page_short(buffers, planned.page_tokens)
     with ExitStack() as stack:
@@ -181,20 +233,46 @@ def _on_gpu(plan: Plan, steps: int, host_memory: int | None, fault: Fault | None
         free = place.free_bytes()
         report("pools", 1, 1)
         lines = compared(_ledger(fit.entry, fault), pools.taken_bytes)
-        proof = prove(pools, planned, sizes, place, fault, report)
-        timings = () if fault else time_steps(proof.decode, link, report)
-    return _measurement(
+        group.meet("pools")
+        proof = prove(pools, planned, sizes, place, fault, report, seed=group.rank // copies(plan))
+        same = _same_as_copies(plan, proof, group)
+        alone_timings, timings = ((), ()) if injected else time_steps(proof.decode, alone, link, report, group)
+    found = _measurement(
         plan,
         fault,
         machine=machine,
         scaled=(*fit.notes, *notes),
         lines=lines,
-        proof=proof,
+        checks=(*proof.checks, *same),
+        run=proof.run,
         room=_room(fit, free),
         link=link,
         tokens=tokens,
         timings=timings,
         not_checked=("weights: a placeholder of their size; decode graphs and activations: not allocated",),
+    )
+    return Found(measurement=found, alone_link=alone if group.size > 1 else (), alone_timings=alone_timings)
+
+
+def _same_as_copies(plan: Plan, proof: Proof, group: Alone) -> tuple[Check, ...]:
+    """
+    Ranks of a TP group decide alone which rows to keep, and must decide alike: compared with the first of the group.
+
+    Nothing to compare without other ranks, or where each holds requests of its own.
+    """
+    if group.size == 1 or copies(plan) == 1:
+        return ()
+    first = group.rank // copies(plan) * copies(plan)
+    orders = group.all_tensors(proof.decode.order())
+    wrong = int((orders[first] != orders[group.rank]).sum())
+    text = f"{orders[first].numel():,} slots"
+    return (
+        Check(
+            name="copies",
+            claim="ranks that hold the same rows keep the same ones in their hot buffers, in the same order",
+            passed=not wrong,
+            detail=f"{wrong:,} of {text} differ from rank {first}" if wrong else f"{text} as on rank {first}",
+        ),
     )
 
 
@@ -217,7 +295,9 @@ def _tokens(plan: Plan, place: Place, report: Report) -> tuple[TokenCheck, ...]:
     return tuple(found)
 
 
-def _link(sizes: Sizes, host_bytes: int, report: Report) -> tuple[LinkRate, ...]:
+def _link(
+    sizes: Sizes, host_bytes: int, report: Report, group: Alone
+) -> tuple[tuple[LinkRate, ...], tuple[LinkRate, ...]]:
     """Ceilings for pools from 1 GiB up to that of one layer and beyond, and for few to many rows a call."""
     layer = sizes.requests * sizes.request_pages * sizes.page_tokens * sizes.row_bytes
     pools = tuple(sorted(size for size in {layer, GIB, 4 * GIB, 16 * GIB} if size <= host_bytes))
@@ -226,6 +306,7 @@ def _link(sizes: Sizes, host_bytes: int, report: Report) -> tuple[LinkRate, ...]
         pool_bytes=pools,
         rows_per_call=LINK_ROWS,
         progress=lambda done, total: report("link", done, total),
+        group=group,
     )
 
 
@@ -250,33 +331,34 @@ def _measurement(
     machine: Machine,
     scaled: tuple[str, ...],
     lines: tuple[LineCheck, ...],
-    proof: Proof,
+    checks: tuple[Check, ...],
+    run: Run,
     not_checked: tuple[str, ...],
     room: Check | None = None,
     link: tuple[LinkRate, ...] = (),
     tokens: tuple[TokenCheck, ...] = (),
     timings: tuple[Timing, ...] = (),
 ) -> Measurement:
-    checks = [
+    found = (
         _plan_check(plan),
         _ledger_check(lines),
         *(_token_check(check) for check in tokens),
         *([room] if room else []),
-        *proof.checks,
-    ]
+        *checks,
+    )
     return Measurement(
         name=plan.name,
         scenario=SCENARIO,
         injected=fault,
-        caught=None if fault is None else any(c.name == CAUGHT_BY[fault] and not c.passed for c in checks),
+        caught=None if fault is None else any(c.name == CAUGHT_BY[fault] and not c.passed for c in found),
         machine=machine,
         scaled=scaled,
         link=link,
         lines=lines,
         tokens=tokens,
-        run=proof.run,
+        run=run,
         timings=timings,
-        checks=tuple(checks),
+        checks=found,
         not_checked=not_checked,
     )
 

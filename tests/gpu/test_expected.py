@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsplan.gpu.expected import ExpectedOrder
+from hsplan.gpu.expected import ExpectedOrder, in_order
 from hsplan_kernels import reference
 from hsplan_kernels.state import new_plan, new_state
 
@@ -31,7 +31,7 @@ class OneRequest:
         slots = self.order._keys.shape[-1]
         tokens = [*held, *[-1] * (slots - len(held))]
         steps = [*held.values(), *[-1] * (slots - len(held))]
-        return int(self.order.wrong_slots(ints(*tokens).view(1, 1, -1), ints(*steps).view(1, 1, -1)))
+        return int(self.order.wrong_slots(in_order(ints(*tokens).view(1, 1, -1), ints(*steps).view(1, 1, -1))))
 
 
 def test_at_first_all_slots_are_empty_and_every_token_is_a_miss():
@@ -166,4 +166,4 @@ def test_the_rule_on_batches_is_the_reference_token_by_token(decoding):
         ids, lens = ints(*both), ints(*(start + done for start in starts))
         missed = order.step(ids[None], lens, done + 1)
         assert missed.tolist() == [plain.step(ids, lens, done + 1)]
-        assert int(order.wrong_slots(plain.state.slot_tokens[None], plain.state.slot_steps[None])) == 0
+        assert int(order.wrong_slots(in_order(plain.state.slot_tokens[None], plain.state.slot_steps[None]))) == 0

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hsplan.gpu.group import ALONE
 from hsplan.gpu.link import ceiling, measure_link
 
 MIB = 2**20
@@ -12,12 +13,14 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is 
 
 def test_every_figure_is_measured_and_told_of():
     seen = []
-    rates = measure_link(
+    alone, rates = measure_link(
         row_bytes=656,
         pool_bytes=(64 * MIB, 16 * MIB),
         rows_per_call=(1000, 100),
         progress=lambda done, total: seen.append((done, total)),
+        group=ALONE,
     )
+    assert alone == rates
     assert seen == [(done, 11) for done in range(1, 12)]
     assert [(rate.driver, rate.direction) for rate in rates] == [
         ("copy_engine", "h2d"),

@@ -4,6 +4,8 @@ The way of a validation on a card, with a stand-in for the card: 20 GiB that are
 The kernels are interpreted; the plan is small, so that nothing must be cut: two layers, hot buffers of 64 tokens.
 """
 
+from types import SimpleNamespace
+
 import msgspec
 import pytest
 import torch
@@ -75,7 +77,8 @@ class Card:
         patch.setattr(whole, "measure_link", self.measure_link)
         patch.setattr(whole, "time_steps", self.time_steps)
 
-    def preflight(self, *, host_memory, needed_host_bytes, progress):
+    def preflight(self, *, host_memory, needed_host_bytes, progress, group):
+        del group
         self.asked["preflight"] = (host_memory, needed_host_bytes)
         progress(1, 2)
         return self.machine
@@ -84,15 +87,17 @@ class Card:
         del plan, place
         return TokenCheck(scenario=scenario, kv_budget_bytes=GIB, predicted_tokens=1000, confirmed_tokens=1000)
 
-    def measure_link(self, *, row_bytes, pool_bytes, rows_per_call, progress):
+    def measure_link(self, *, row_bytes, pool_bytes, rows_per_call, progress, group):
+        del group
         self.asked["link"] = (row_bytes, pool_bytes, rows_per_call)
         progress(1, 1)
-        return (RATE,)
+        return (RATE,), (RATE,)
 
-    def time_steps(self, decode, link, report):
-        self.asked["timing"] = (decode.steps_done, link)
+    def time_steps(self, decode, alone, together, report, group):
+        del group
+        self.asked["timing"] = (decode.steps_done, alone, together)
         report("timing", 1, 1)
-        return (TIMING,)
+        return (), (TIMING,)
 
     def validate(self, report=lambda *_: None, **options):
         return whole.validate(hsplan.plan(PLAN), gpu=True, report=report, **options)
@@ -154,7 +159,7 @@ def test_the_link_is_measured_on_pools_that_the_host_memory_holds(done):
 
 @interpreted
 def test_times_are_taken_after_the_checked_steps_and_with_the_link_of_this_run(done):
-    assert done[0].asked["timing"] == (2, (RATE,))
+    assert done[0].asked["timing"] == (2, (RATE,), (RATE,))
     assert (done[1].link, done[1].timings) == ((RATE,), (TIMING,))
 
 
@@ -199,7 +204,7 @@ def test_a_fault_of_elided_layers_is_refused_before_anything_is_done(card):
     [({}, 1000), ({"fault": "missing-wait"}, 40), ({"steps": 7}, 7), ({"steps": 7, "fault": "missing-wait"}, 7)],
 )
 def test_a_card_takes_1000_steps_and_40_for_a_fault_unless_told_otherwise(monkeypatch, options, steps):
-    monkeypatch.setattr(whole, "_on_gpu", lambda _plan, steps, *_: steps)
+    monkeypatch.setattr(whole, "_on_gpu", lambda _plan, steps, *_: SimpleNamespace(measurement=steps))
     assert whole.validate(hsplan.plan(PLAN), gpu=True, report=lambda *_: None, **options) == steps
 
 

@@ -142,7 +142,7 @@ def test_host_memory_that_cannot_be_pinned_is_a_refusal(check, monkeypatch):
 
 
 def test_memory_as_given_is_believed_and_not_tested(check, monkeypatch):
-    monkeypatch.setattr(preflight, "touchable_bytes", lambda *_: pytest.fail("tested"))
+    monkeypatch.setattr(preflight, "touchable_bytes", lambda *_, **__: pytest.fail("tested"))
     assert check(needed=5 * GIB, host_memory=3 * GIB).host_bytes == 3 * GIB
 
 
@@ -164,14 +164,14 @@ def test_memory_that_leaves_too_little_is_not_granted(check):
 
 @pytest.mark.parametrize(("cgroup_left", "host_bytes"), [(None, None), (2_000_000, 1_900_000)])
 def test_a_system_that_does_not_tell_its_free_memory_is_not_tested(check, monkeypatch, cgroup_left, host_bytes):
-    monkeypatch.setattr(preflight, "touchable_bytes", lambda *_: pytest.fail("tested"))
+    monkeypatch.setattr(preflight, "touchable_bytes", lambda *_, **__: pytest.fail("tested"))
     machine = check(needed=GIB, available=None, cgroup_left=cgroup_left)
     assert machine.host_bytes == host_bytes
     assert machine.warnings == ("This system does not tell its free memory: the host pool may not fit.",)
 
 
 def test_a_pool_larger_than_what_is_available_is_warned_of(check, monkeypatch):
-    monkeypatch.setattr(preflight, "touchable_bytes", lambda wanted, *_: wanted)  # a machine that grows
+    monkeypatch.setattr(preflight, "touchable_bytes", lambda wanted, *_, **__: wanted)  # a machine that grows
     machine = check(needed=40 * GIB, available=31 * GIB)
     assert machine.host_bytes == 40 * GIB
     assert machine.warnings == ("The host pool wants 40.00 GiB, 31.00 GiB were available at the start.",)

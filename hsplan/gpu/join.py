@@ -1,0 +1,83 @@
+"""Take part in a run of several ranks: a seat goes in, the group of them all comes out, and nobody is left waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from datetime import timedelta
+from types import FrameType
+from typing import Any
+
+import torch
+
+from hsplan.errors import CannotRunError, HsplanError, Problem
+from hsplan.gpu.group import CONNECT_S, Group, LostRankError, dist, first_line, reaching_the_store
+from hsplan.gpu.seat import Seat
+
+BUG = 5
+
+
+@contextlib.contextmanager
+def join(seat: Seat, *, gpu: bool, silence_s: float) -> Iterator[Group]:
+    """
+    Take the seat, on its card with `gpu`; what ends the block early is told to all other ranks.
+
+    A rank that has given no sign of life for `silence_s` seconds is given up. SIGTERM and SIGINT end the block as a
+    KeyboardInterrupt, once. Raises CannotRunError without such a card, and when the others cannot be reached.
+    """
+    if gpu:
+        _take_card(seat)
+    with reaching_the_store():
+        store = _store_of(seat)
+    with _interrupted_once():
+        group = Group(seat, store, gpu=gpu, silence_s=silence_s)
+        try:
+            yield group
+            group.leave()
+        except LostRankError:
+            raise
+        except HsplanError as error:
+            group.fail(error.problems, error.exit_code)
+            raise
+        except KeyboardInterrupt:
+            group.fail((Problem(what="it was interrupted"),), CannotRunError.exit_code)
+            raise
+        except Exception as error:
+            group.fail((Problem(what=f"{type(error).__name__}: {first_line(error)}"),), BUG)
+            raise
+
+
+def _take_card(seat: Seat) -> None:
+    count = torch.cuda.device_count()
+    if count == 0:
+        return  # the preflight says why
+    if seat.local_rank >= count:
+        what = f"local rank {seat.local_rank} has no GPU: this machine shows {count}"
+        raise CannotRunError(Problem(what=what, remedy=f"start at most {count} ranks on a machine"))
+    torch.cuda.set_device(seat.local_rank)
+
+
+def _store_of(seat: Seat) -> Any:
+    if seat.started_by is None:
+        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=CONNECT_S)))
+        return store
+    return dist.TCPStore(seat.address, seat.port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
+
+
+@contextlib.contextmanager
+def _interrupted_once() -> Iterator[None]:
+    """The first SIGTERM or SIGINT raises KeyboardInterrupt; more of them would break what is being given back."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del number, frame
+        for name in before:
+            signal.signal(name, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = {name: signal.signal(name, interrupt) for name in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)
