@@ -14,7 +14,8 @@ from hsplan.gpu.group import Group
 from hsplan.gpu.numa import node_of, stay_at
 from hsplan.gpu.nvml import read_bus, read_clock_mhz
 from hsplan.gpu.scale import bytes_of, pools_of
-from hsplan.gpu.validate import SCENARIO, check, copies, of_rank
+from hsplan.gpu.supported import SCENARIO, check_supported
+from hsplan.gpu.validate import copies, of_rank
 from hsplan.ranks import Rank, RanksMeasurement, combined
 from hsplan.result import Plan
 
@@ -27,9 +28,9 @@ def check_ranks(plan: Plan, ranks: int, *, gpu: bool, steps: int | None, fault: 
     """
     Raise what is wrong with so many ranks of a plan before they are started.
 
-    UnsupportedError and InputError as `hsplan.gpu.validate.check`; InputError for more ranks than the plan has.
+    UnsupportedError and InputError as `hsplan.gpu.supported.check_supported`; InputError for more than the plan has.
     """
-    check(plan, gpu=gpu, steps=steps, fault=fault)
+    check_supported(plan, gpu=gpu, steps=steps, fault=fault)
     if ranks > plan.launch.tp:
         what = f"{ranks} ranks, but a stage of the plan has {plan.launch.tp} (tp {plan.launch.tp})"
         raise InputError(Problem(where="--ranks", what=what, remedy=f"give at most {plan.launch.tp}"))

@@ -16,7 +16,7 @@ import torch
 import triton
 
 from hsplan.engines import Line
-from hsplan.errors import CannotRunError, InputError, Problem, UnsupportedError
+from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.decode import Sizes
 from hsplan.gpu.faults import CAUGHT_BY, Fault
 from hsplan.gpu.group import ALONE, Alone
@@ -25,20 +25,19 @@ from hsplan.gpu.link import measure_link
 from hsplan.gpu.place import Place
 from hsplan.gpu.pools import allocated, by_shape, compared, one_layer_less, one_page_short, placeholder
 from hsplan.gpu.preflight import preflight
-from hsplan.gpu.prove import Proof, prove
-from hsplan.gpu.scale import Fitted, bytes_of, fitted, lines_of, pools_of, sizes_of
-from hsplan.gpu.small import MOST_STEPS, first_layers, small_plan, small_sizes
+from hsplan.gpu.prove import prove
+from hsplan.gpu.scale import bytes_of, fitted, lines_of, pools_of, sizes_of
+from hsplan.gpu.small import first_layers, small_plan, small_sizes
+from hsplan.gpu.supported import SCENARIO, check_supported
 from hsplan.gpu.timing import time_steps
+from hsplan.gpu.verdicts import copies_check, ledger_check, plan_check, room_check, token_check
 from hsplan.measurement import Check, LineCheck, LinkRate, Machine, Measurement, Run, Timing, TokenCheck
 from hsplan.result import Plan, ScenarioPlan
-from hsplan.units import GIB, gib
-from hsplan_kernels.index_k import PAGE_TOKENS
+from hsplan.units import GIB
 from hsplan_kernels.memory import HostMemoryError
 
-SCENARIO = "elided+offload"  # both tricks at once: index-K of owner layers, hot buffers, replayed miss plans
 GPU_STEPS = 1000
 FAULT_STEPS = 40
-LEAST_FAULT_STEPS = 4  # a row that was backed up must be read again, a slot grow old
 INTERPRETER_STEPS = 6
 WORKING_BYTES = 6 * GIB  # of the GPU, for traces, state and checks beside the pools
 LINK_ROWS = (256, 4096, 16384)
@@ -73,22 +72,10 @@ def validate(
     Raises UnsupportedError for plans without a hot buffer, CannotRunError where the machine cannot run them, and
     InputError for a fault that could not show and for steps that the interpreter cannot take.
     """
-    check(plan, gpu=gpu, steps=steps, fault=fault)
+    check_supported(plan, gpu=gpu, steps=steps, fault=fault)
     return of_rank(
         plan, gpu=gpu, report=report, steps=steps, host_memory=host_memory, fault=fault, group=ALONE
     ).measurement
-
-
-def check(plan: Plan, *, gpu: bool, steps: int | None, fault: Fault | None) -> None:
-    """Raise what `validate` raises for the plan and the options, whatever the machine."""
-    _check_supported(plan)
-    if fault and steps is not None and steps < LEAST_FAULT_STEPS:
-        what = f"a fault may not show in {steps} steps"
-        raise InputError(Problem(where="--steps", what=what, remedy=f"give at least {LEAST_FAULT_STEPS}"))
-    if not gpu and steps is not None and steps > MOST_STEPS:
-        what = f"the interpreter takes at most {MOST_STEPS} steps, not {steps:,}"
-        raise InputError(Problem(where="--steps", what=what, remedy="give fewer, or --gpu"))
-    _check_shows(fault, _owners(plan) if gpu else small_sizes(plan, small_plan(plan, SCENARIO), 1).owners)
 
 
 def of_rank(
@@ -102,7 +89,7 @@ def of_rank(
     group: Alone,
 ) -> Found:
     """
-    The part of one rank of `group` in a validation that passes `check`: as `validate`, in step with the others.
+    The part of one rank of `group` in a validation that `check_supported` lets pass, in step with the others.
 
     `host_memory` is that of the machine. The ranks run pools of the same size, which all of them can hold, as engines
     do; those that hold the same rows of the plan run the same requests. The fault goes into the last rank.
@@ -122,43 +109,6 @@ def of_rank(
         ) from error
 
 
-def _check_supported(plan: Plan) -> None:
-    entry, top_k = plan.scenarios[SCENARIO], plan.launch.model.index_topk
-    if not entry.available or top_k is None:
-        reason = entry.reason if not entry.available else "the model computes no top-k"
-        raise UnsupportedError(Problem(what=f"there is no offload to validate: {reason}"))
-    if pools_of(entry).swap_in is None:
-        what = f"the kernels load MLA rows, and those of {plan.launch.model.architecture} are not"
-        raise UnsupportedError(Problem(what=what, remedy="validate a DeepSeek-V3.2 or GLM-5.x deployment"))
-    if pools_of(entry).hot_buffer_tokens == 0:
-        what = f"the kernels are those of SGLang's hot buffers; {plan.engine} keeps hot rows in blocks of its pool"
-        raise UnsupportedError(Problem(what=what, remedy="validate the plan of --engine sglang"))
-    if top_k & (top_k - 1):
-        raise UnsupportedError(Problem(what=f"the kernels take a power of two as top-k, not {top_k}"))
-    row_bytes = entry.layout.row.bytes if entry.layout is not None else 0
-    if row_bytes % 16:
-        raise UnsupportedError(Problem(what=f"the kernels take rows of a multiple of 16 bytes, not {row_bytes}"))
-    if pools_of(entry).page_tokens != PAGE_TOKENS:
-        what = f"the kernels take pages of {PAGE_TOKENS} tokens, not {pools_of(entry).page_tokens}"
-        raise UnsupportedError(Problem(what=what))
-    if not _owners(plan)[0]:
-        what = "the stage begins with a layer that shares the top-k of the stage before, which is not run here"
-        raise UnsupportedError(Problem(what=what, remedy="give a --layer-range that begins with a top-k layer"))
-
-
-def _check_shows(fault: Fault | None, owners: tuple[bool, ...]) -> None:
-    if fault == "elided-layer-written" and all(owners):
-        what = f"{fault} needs a layer that shares top-k, and all {len(owners)} compute it"
-        raise InputError(Problem(where="--inject", what=what, remedy="inject another fault, or give another model"))
-
-
-def _owners(plan: Plan) -> tuple[bool, ...]:
-    """For each layer of the stage whether it computes top-k."""
-    layout = plan.scenarios[SCENARIO].layout
-    assert layout is not None  # noqa: S101 - the scenario is available
-    return plan.launch.plan.owners[slice(*layout.stage)]
-
-
 def copies(plan: Plan) -> int:
     """Ranks that hold the same latent rows: all of a TP group, or of each attention-DP rank."""
     return plan.launch.tp // plan.launch.data_parallel
@@ -175,7 +125,7 @@ def _interpreted(plan: Plan, steps: int, fault: Fault | None, report: Report, gr
     with allocated(buffers, place) as pools:
         group.meet("pools")
         proof = prove(pools, planned, sizes, place, fault, report, seed=group.rank // copies(plan))
-        same = _same_as_copies(plan, proof, group)
+        same = copies_check(proof.decode.order(), copies(plan), group)
     taken = by_shape(pools_of(entry).buffers())
     machine = Machine(
         gpu="interpreter",
@@ -235,7 +185,7 @@ def _on_gpu(
         lines = compared(_ledger(fit.entry, fault), pools.taken_bytes)
         group.meet("pools")
         proof = prove(pools, planned, sizes, place, fault, report, seed=group.rank // copies(plan))
-        same = _same_as_copies(plan, proof, group)
+        same = copies_check(proof.decode.order(), copies(plan), group)
         alone_timings, timings = ((), ()) if injected else time_steps(proof.decode, alone, link, report, group)
     found = _measurement(
         plan,
@@ -245,35 +195,13 @@ def _on_gpu(
         lines=lines,
         checks=(*proof.checks, *same),
         run=proof.run,
-        room=_room(fit, free),
+        room=room_check(fit, free),
         link=link,
         tokens=tokens,
         timings=timings,
         not_checked=("weights: a placeholder of their size; decode graphs and activations: not allocated",),
     )
     return Found(measurement=found, alone_link=alone if group.size > 1 else (), alone_timings=alone_timings)
-
-
-def _same_as_copies(plan: Plan, proof: Proof, group: Alone) -> tuple[Check, ...]:
-    """
-    Ranks of a TP group decide alone which rows to keep, and must decide alike: compared with the first of the group.
-
-    Nothing to compare without other ranks, or where each holds requests of its own.
-    """
-    if group.size == 1 or copies(plan) == 1:
-        return ()
-    first = group.rank // copies(plan) * copies(plan)
-    orders = group.all_tensors(proof.decode.order())
-    wrong = int((orders[first] != orders[group.rank]).sum())
-    text = f"{orders[first].numel():,} slots"
-    return (
-        Check(
-            name="copies",
-            claim="ranks that hold the same rows keep the same ones in their hot buffers, in the same order",
-            passed=not wrong,
-            detail=f"{wrong:,} of {text} differ from rank {first}" if wrong else f"{text} as on rank {first}",
-        ),
-    )
 
 
 def _tokens(plan: Plan, place: Place, report: Report) -> tuple[TokenCheck, ...]:
@@ -317,13 +245,6 @@ def _ledger(entry: ScenarioPlan, fault: Fault | None) -> Sequence[Line]:
     return one_layer_less(lines, end - first) if fault == "ledger-formula" else lines
 
 
-def _room(fit: Fitted, free_bytes: int) -> Check:
-    """All that is planned beside the pools must still fit: graphs, activations, communication."""
-    rest = sum(line.bytes for line in pools_of(fit.entry).lines if line.name in ("decode graphs", "activations"))
-    text = f"{gib(free_bytes)} are free beside weights and pools, {gib(rest)} of graphs and activations are planned"
-    return Check(name="room", claim="what is planned beside the pools fits", passed=free_bytes >= rest, detail=text)
-
-
 def _measurement(
     plan: Plan,
     fault: Fault | None,
@@ -339,10 +260,12 @@ def _measurement(
     tokens: tuple[TokenCheck, ...] = (),
     timings: tuple[Timing, ...] = (),
 ) -> Measurement:
+    capacity = plan.scenarios[SCENARIO].capacity
+    assert capacity is not None  # noqa: S101 - the scenario is available
     found = (
-        _plan_check(plan),
-        _ledger_check(lines),
-        *(_token_check(check) for check in tokens),
+        plan_check(capacity),
+        ledger_check(lines),
+        *(token_check(check) for check in tokens),
         *([room] if room else []),
         *checks,
     )
@@ -360,28 +283,4 @@ def _measurement(
         timings=timings,
         checks=found,
         not_checked=not_checked,
-    )
-
-
-def _plan_check(plan: Plan) -> Check:
-    capacity = plan.scenarios[SCENARIO].capacity
-    assert capacity is not None  # noqa: S101 - the scenario is available
-    text = capacity.why_not or f"{capacity.requests:,} requests, {capacity.binding} binds"
-    return Check(name="plan", claim="the deployment fits as planned", passed=capacity.fits, detail=text)
-
-
-def _ledger_check(lines: tuple[LineCheck, ...]) -> Check:
-    wrong = [line for line in lines if not line.passed]
-    text = ", ".join(f"{line.name}: {line.measured_bytes:,} B, not {line.predicted_bytes:,} B" for line in wrong)
-    claim = "each ledger line is what the allocator took, within 0.1 % or 2 MiB"
-    return Check(name="ledger", claim=claim, passed=not wrong, detail=text or f"{len(lines)} lines")
-
-
-def _token_check(check: TokenCheck) -> Check:
-    text = f"{check.confirmed_tokens:,} confirmed, {check.predicted_tokens:,} predicted"
-    return Check(
-        name=f"tokens, {check.scenario}",
-        claim=f"a budget of {gib(check.kv_budget_bytes)} holds the tokens of the engine's rule, within 0.1 %",
-        passed=check.passed,
-        detail=text,
     )

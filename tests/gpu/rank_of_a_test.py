@@ -1,4 +1,4 @@
-"""One rank of a test, as a program: FOLDER, where it notes its process; what to do; seconds of silence that are too long."""
+"""One rank of a test, as a program: a FOLDER for its notes, what to do, and seconds of silence that are too long."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def main(folder, do, silence_s):
             DO[do](group, folder)
     except HsplanError as error:
         if seat.started_by is None:
-            print(*error.lines(), sep="\n", file=sys.stderr, flush=True)
+            sys.stderr.write("\n".join([*error.lines(), ""]))
         sys.exit(error.exit_code)
 
 

@@ -13,6 +13,7 @@ import torch
 import hsplan
 from hsplan.errors import CannotRunError, InputError
 from hsplan.gpu import validate as whole
+from hsplan.gpu import verdicts
 from hsplan.gpu.place import Place
 from hsplan.measurement import LineCheck, LinkRate, Machine, Percentiles, Timing, TokenCheck
 from hsplan_kernels.memory import HostMemoryError
@@ -255,12 +256,12 @@ def test_a_line_that_is_off_is_named_with_both_figures():
         LineCheck(name="KV rows", place="gpu", predicted_bytes=40_000_000, measured_bytes=37_000_000),
         LineCheck(name="index-K", place="gpu", predicted_bytes=5, measured_bytes=5),
     )
-    check = whole._ledger_check(lines)
+    check = verdicts.ledger_check(lines)
     assert (check.passed, check.detail) == (False, "KV rows: 37,000,000 B, not 40,000,000 B")
 
 
 def test_tokens_that_are_off_are_told_with_both_figures():
-    check = whole._token_check(
+    check = verdicts.token_check(
         TokenCheck(scenario="elided", kv_budget_bytes=GIB, predicted_tokens=64_000, confirmed_tokens=32_000)
     )
     assert (check.name, check.passed) == ("tokens, elided", False)
@@ -270,5 +271,5 @@ def test_tokens_that_are_off_are_told_with_both_figures():
 @pytest.mark.parametrize(("free", "passed"), [(2_158_936_176, True), (2_158_936_175, False)])
 def test_room_must_hold_graphs_and_activations_to_the_byte(free, passed):
     plan = hsplan.plan(PLAN)
-    fit = whole.Fitted(plan=plan, entry=plan.scenarios["elided+offload"], weight_bytes=0, notes=())
-    assert whole._room(fit, free).passed is passed
+    fit = verdicts.Fitted(plan=plan, entry=plan.scenarios["elided+offload"], weight_bytes=0, notes=())
+    assert verdicts.room_check(fit, free).passed is passed
