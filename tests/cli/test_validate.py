@@ -282,6 +282,8 @@ def test_on_a_gpu_they_are_not_whatever_the_shell_says(run, validation, glm, mon
         (["--host-memory", "1GiB", "--host-memory", "2GiB"], "validate runs one plan", "give each option once"),
         (["--tp", "4", "--tp", "8"], "validate runs one plan", "give each option once"),
         (["--steps", "0"], "Invalid value for '--steps'", "see `hsplan validate --help`"),
+        (["--ranks", "0"], "Invalid value for '--ranks'", "see `hsplan validate --help`"),
+        (["--ranks", "two"], "Invalid value for '--ranks'", "see `hsplan validate --help`"),
         (["--gpu", "h200"], "Got unexpected extra argument", "see `hsplan validate --help`"),
         (["--planned-gpu", "h2000"], "--planned-gpu: unknown GPU 'h2000'", "did you mean h200"),
         (["--gpus", "abc"], "--gpus: 'abc' is not valid", ""),
@@ -294,6 +296,15 @@ def test_a_wrong_option_exits_with_2_and_nothing_is_run(run, validation, glm, ar
     assert len(lines) == 2
     assert lines[0].startswith(first)
     assert lines[1].startswith(f"  {second}")
+
+
+def test_another_number_of_ranks_than_torchrun_has_started_exits_with_2(run, validation, glm, monkeypatch):
+    seat = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 8, "LOCAL_WORLD_SIZE": 8, "MASTER_PORT": 29500}
+    for name, value in seat.items():
+        monkeypatch.setenv(name, str(value))
+    code, out, err = run("validate", glm, "--ranks", "2")
+    assert (code, out, validation.asked) == (2, "", [])
+    assert err.splitlines()[0] == "--ranks: 2 ranks, but WORLD_SIZE is 8"
 
 
 def test_a_spec_without_a_gpu_is_told_of_the_option_of_this_command(run, validation, tmp_path):

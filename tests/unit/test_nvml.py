@@ -7,7 +7,6 @@ import pytest
 from hsplan.gpu import nvml
 from hsplan.gpu.nvml import Card, read_bus, read_card, read_clock_mhz
 
-
 SM_CLOCK = 1  # the clock of the processors, as NVML numbers its clocks
 
 
