@@ -238,8 +238,7 @@ def filled(host: torch.Tensor, device: str) -> None:
 def grid(group: Group, device: str, pools: list[int], peer: bool) -> dict[str, object]:
     """All cells, out of one pool that is seen as rows of each size."""
     rows_of = ROWS if device == "cuda" else TINY_ROWS
-    group.all_tensors(torch.zeros(1, device=device))  # opens the connections
-    with HostPool(1, max(pools) // 16, 16) as pool:
+    with group.collectives(), HostPool(1, max(pools) // 16, 16) as pool:
         filled(pool.layers[0], device)
         flat = pool.layers[0].view(-1)
         peers, why_not = opened_peers(group, max(rows_of) * max(ROW_BYTES) + MIB) if peer else (None, "not asked for")

@@ -143,26 +143,36 @@ class Group(Alone):
         return found[0]
 
     def all_tensors(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.meet()  # all are alive: inside of a collective nobody can be waited for by name
         gathered = [torch.empty_like(tensor) for _ in range(self.size)]
-        try:
-            if not dist.is_initialized():
-                self._start_collectives()
+        with self.collectives():
             dist.all_gather(gathered, tensor.contiguous())
+            if self._gpu:
+                torch.cuda.synchronize()
+        return torch.stack(gathered)
+
+    @contextlib.contextmanager
+    def collectives(self) -> Iterator[None]:
+        """
+        The collectives of torch.distributed inside the block, with all ranks; their threads and memory are gone after.
+
+        Raises LostRankError for errors of torch inside.
+        """
+        os.environ["NCCL_NVLS_ENABLE"] = "0"  # a multicast group that is left behind can block the host's NVLink
+        key, self._exchanges = f"collectives/{self._exchanges}", self._exchanges + 1
+        self.meet()  # all are alive: inside of a collective nobody can be waited for by name
+        try:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if self._gpu else "gloo",
+                store=dist.PrefixStore(key, self._store),
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timedelta(seconds=self._limit_s),
+            )
+            yield
+            dist.destroy_process_group()
         except RuntimeError as error:
             what = f"the ranks cannot exchange tensors: {first_line(error)}"
             raise LostRankError(Problem(what=what, remedy="NCCL_DEBUG=INFO says more")) from error
-        return torch.stack(gathered)
-
-    def _start_collectives(self) -> None:
-        os.environ["NCCL_NVLS_ENABLE"] = "0"  # a multicast group that is left behind can block the host's NVLink
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if self._gpu else "gloo",
-            store=dist.PrefixStore("collectives", self._store),
-            rank=self.rank,
-            world_size=self.size,
-            timeout=timedelta(seconds=self._limit_s),
-        )
 
     def _look(self, what: str) -> None:
         """Say that this rank waits, and raise when it waits for one that will not come."""
@@ -190,8 +200,6 @@ class Group(Alone):
         """Meet for the last time; the first rank goes last, since the store may be its own."""
         self.meet("the end")
         self._store.set(DONE, "")
-        if dist.is_initialized():
-            dist.destroy_process_group()
         with contextlib.suppress(RuntimeError):
             self._store.add("left", 1)
             for _ in range(int(CONNECT_S / NAP_S)):

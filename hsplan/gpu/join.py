@@ -55,7 +55,8 @@ def _take_card(seat: Seat) -> None:
     if seat.local_rank >= count:
         what = f"local rank {seat.local_rank} has no GPU: this machine shows {count}"
         raise CannotRunError(Problem(what=what, remedy=f"start at most {count} ranks on a machine"))
-    torch.cuda.set_device(seat.local_rank)
+    with contextlib.suppress(RuntimeError):  # the preflight says why
+        torch.cuda.set_device(seat.local_rank)
 
 
 def _store_of(seat: Seat) -> Any:

@@ -18,6 +18,11 @@ class Place:
         """Whether kernels run on a card."""
         return self.device == "cuda"
 
+    @property
+    def uuid(self) -> str:
+        """The current card's, without `GPU-`; empty on the CPU."""
+        return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid) if self.is_gpu else ""
+
     def settle(self) -> None:
         """Wait until the device has done all that it was given."""
         if self.is_gpu:

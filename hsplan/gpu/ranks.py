@@ -12,7 +12,8 @@ from hsplan.errors import CannotRunError, InputError, Problem
 from hsplan.gpu.faults import Fault
 from hsplan.gpu.group import Group
 from hsplan.gpu.numa import node_of, stay_at
-from hsplan.gpu.nvml import read_bus, read_clock_mhz
+from hsplan.gpu.nvml import read_bus
+from hsplan.gpu.place import Place
 from hsplan.gpu.scale import bytes_of, pools_of
 from hsplan.gpu.supported import SCENARIO, check_supported
 from hsplan.gpu.validate import copies, of_rank
@@ -75,7 +76,7 @@ def validate_ranks(
         host=group.host,
         copy_of=group.rank // copies(plan) * copies(plan),
         gpu_node=node,
-        clock_mhz=read_clock_mhz(_uuid()) if gpu else None,
+        clock_mhz=found.clock_mhz,
         alone_link=found.alone_link,
         alone_timings=found.alone_timings,
         measurement=found.measurement,
@@ -91,13 +92,13 @@ def _stay_near_the_card() -> int | None:
     """The NUMA node of the card, where this process runs and its host pool lies from now on."""
     if torch.cuda.device_count() == 0:
         return None  # the preflight says why
-    node = node_of(read_bus(_uuid()))
+    try:
+        uuid = Place("cuda").uuid
+    except RuntimeError:
+        return None
+    node = node_of(read_bus(uuid))
     stay_at(node)
     return node
-
-
-def _uuid() -> str:
-    return str(torch.cuda.get_device_properties(torch.cuda.current_device()).uuid)
 
 
 def _planned_node_bytes(plan: Plan) -> int:

@@ -22,6 +22,7 @@ from hsplan.gpu.faults import CAUGHT_BY, Fault
 from hsplan.gpu.group import ALONE, Alone
 from hsplan.gpu.grow import confirm_tokens
 from hsplan.gpu.link import measure_link
+from hsplan.gpu.nvml import read_clock_mhz
 from hsplan.gpu.place import Place
 from hsplan.gpu.pools import allocated, by_shape, compared, one_layer_less, one_page_short, placeholder
 from hsplan.gpu.preflight import preflight
@@ -51,6 +52,7 @@ class Found:
     measurement: Measurement
     alone_link: tuple[LinkRate, ...] = ()
     alone_timings: tuple[Timing, ...] = ()
+    clock_mhz: int | None = None
 
 
 def validate(
@@ -187,6 +189,7 @@ def _on_gpu(
         proof = prove(pools, planned, sizes, place, fault, report, seed=group.rank // copies(plan))
         same = copies_check(proof.decode.order(), copies(plan), group)
         alone_timings, timings = ((), ()) if injected else time_steps(proof.decode, alone, link, report, group)
+        clock_mhz = read_clock_mhz(place.uuid)  # while it is still warm
     found = _measurement(
         plan,
         fault,
@@ -201,7 +204,12 @@ def _on_gpu(
         timings=timings,
         not_checked=("weights: a placeholder of their size; decode graphs and activations: not allocated",),
     )
-    return Found(measurement=found, alone_link=alone if group.size > 1 else (), alone_timings=alone_timings)
+    return Found(
+        measurement=found,
+        alone_link=alone if group.size > 1 else (),
+        alone_timings=alone_timings,
+        clock_mhz=clock_mhz,
+    )
 
 
 def _tokens(plan: Plan, place: Place, report: Report) -> tuple[TokenCheck, ...]:

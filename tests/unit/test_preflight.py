@@ -11,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from hsplan.gpu import preflight, touch
+from hsplan.gpu.group import ALONE, Alone
 from hsplan.gpu.nvml import Card
 from hsplan_kernels import memory
 from hsplan_kernels.memory import HostMemoryError
@@ -56,7 +57,9 @@ def check(torch, tmp_path, monkeypatch):
     """Run the preflight on a machine of so many bytes available, cgroup bytes left and bytes that may be locked."""
     del torch
 
-    def run(*, needed=MIB, host_memory=None, available=8 * GIB, cgroup_left=None, memlock=-1, progress=quiet):
+    def run(
+        *, needed=MIB, host_memory=None, available=8 * GIB, cgroup_left=None, memlock=-1, progress=quiet, group=ALONE
+    ):
         monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (memlock, memlock))
         (tmp_path / "proc").mkdir()
         if available is not None:
@@ -66,7 +69,9 @@ def check(torch, tmp_path, monkeypatch):
             cgroup.mkdir(parents=True)
             (cgroup / "memory.max").write_text(f"{cgroup_left + 1000}\n")
             (cgroup / "memory.current").write_text("1000\n")
-        return preflight.preflight(host_memory=host_memory, needed_host_bytes=needed, progress=progress, root=tmp_path)
+        return preflight.preflight(
+            host_memory=host_memory, needed_host_bytes=needed, progress=progress, group=group, root=tmp_path
+        )
 
     return run
 
@@ -199,3 +204,46 @@ def test_a_link_below_its_best_is_warned_of(check, monkeypatch, generation, widt
     card = Card(generation=generation, width=width, max_generation=5, max_width=16)
     monkeypatch.setattr(preflight, "_card_under_load", lambda _: card)
     assert check().warnings == warnings
+
+
+class FourRanks(Alone):
+    """One of four ranks of a machine; `told` is what the first of them was told, itself if None."""
+
+    local_size = 4
+
+    def __init__(self, told=None):
+        self.told = told
+
+    def once_a_node(self, ask):
+        return ask() if self.told is None else self.told
+
+
+def test_ranks_share_the_memory_of_their_machine_which_is_tested_for_all_of_them(check, monkeypatch):
+    asked = []
+
+    def touch(wanted, available, progress, *, spare_bytes):
+        del available, progress
+        asked.append((wanted, spare_bytes))
+        return 30 * GIB
+
+    monkeypatch.setattr(preflight, "touchable_bytes", touch)
+    machine = check(needed=10 * GIB, available=64 * GIB, group=FourRanks())
+    assert asked == [(40 * GIB, 8 * GIB)]
+    assert machine.host_bytes == 7.5 * GIB
+
+
+def test_a_rank_that_does_not_test_takes_the_share_of_what_was_found(check, monkeypatch):
+    monkeypatch.setattr(preflight, "touchable_bytes", lambda *_, **__: pytest.fail("tested"))
+    assert check(needed=10 * GIB, group=FourRanks(told=8 * GIB)).host_bytes == 2 * GIB
+
+
+def test_memory_as_given_is_that_of_the_machine(check):
+    machine = check(needed=40 * GIB, host_memory=100 * GIB, available=64 * GIB, group=FourRanks())
+    assert machine.host_bytes == 25 * GIB
+    assert machine.warnings == ("The host pools of 4 ranks want 100.00 GiB, 64.00 GiB were available at the start.",)
+
+
+def test_memory_that_may_be_locked_is_that_of_each_process_and_enough_for_one_pool_is_enough(check, monkeypatch):
+    monkeypatch.setattr(preflight, "touchable_bytes", lambda wanted, *_, **__: wanted)
+    machine = check(needed=GIB, memlock=GIB // 2, group=FourRanks())
+    assert machine.warnings == ("memlock is 512.00 MiB, the host pool wants 1.00 GiB: see ulimit -l.",)
