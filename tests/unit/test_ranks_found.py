@@ -1,5 +1,7 @@
 """Ranks side by side: sums, least tokens, memory of a node, and the slowest rank with its reasons, by hand."""
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
@@ -14,7 +16,7 @@ from hsplan.measurement import (
     Timing,
     TokenCheck,
 )
-from hsplan.ranks import NodeMemory, Rank, combined
+from hsplan.ranks import LeastTokens, NodeMemory, Rank, RanksMeasurement, Slowest, combined
 
 GIB = 2**30
 MACHINE = Machine(
@@ -209,6 +211,15 @@ def test_a_claim_that_fails_on_one_rank_fails_the_run_and_is_named():
 def test_the_fault_is_that_of_the_last_rank():
     result = both(found(injected="short-pool", caught=True))
     assert (result.injected, result.caught) == ("short-pool", True)
+
+
+def test_the_guide_names_every_key():
+    guide = (Path(__file__).resolve().parents[2] / "docs/ranks.md").read_text("utf-8")
+    shared = ("alone_gb_s", "together_gb_s")
+    keys = [
+        name for kind in (RanksMeasurement, Rank, NodeMemory, LeastTokens, Slowest) for name in kind.__struct_fields__
+    ]
+    assert [name for name in (*keys, *shared) if f"`{name}`" not in guide and f"`{name}[]`" not in guide] == []
 
 
 def test_plain_data_has_these_keys_in_this_order():
