@@ -50,7 +50,7 @@ POOLS_GIB = (4, 16)
 GRAPH_BYTES, MIN_CALLS, MAX_CALLS = 16 * MIB, 8, 64
 WARM_UP, REPEATS = 3, 11
 SILENCE_S = 120.0
-TINY_ROWS, TINY_POOL_BYTES = (4, 10), 64 * 1152
+TINY_ROW_BYTES, TINY_ROWS, TINY_POOL_BYTES = (576,), (4, 10), 64 * 576
 PUSH_TILE, PUSH_PROGRAMS, PUSH_WARPS = 512, 32, 8
 
 
@@ -237,14 +237,14 @@ def filled(host: torch.Tensor, device: str) -> None:
 
 def grid(group: Group, device: str, pools: list[int], peer: bool) -> dict[str, object]:
     """All cells, out of one pool that is seen as rows of each size."""
-    rows_of = ROWS if device == "cuda" else TINY_ROWS
+    row_sizes, rows_of = (ROW_BYTES, ROWS) if device == "cuda" else (TINY_ROW_BYTES, TINY_ROWS)
     with group.collectives(), HostPool(1, max(pools) // 16, 16) as pool:
         filled(pool.layers[0], device)
         flat = pool.layers[0].view(-1)
         peers, why_not = opened_peers(group, max(rows_of) * max(ROW_BYTES) + MIB) if peer else (None, "not asked for")
         cells = [
             measure(group, flat[: size // row_bytes * row_bytes].view(-1, row_bytes), rows, device, peers)
-            for row_bytes in ROW_BYTES
+            for row_bytes in row_sizes
             for size in pools
             for rows in rows_of
         ]

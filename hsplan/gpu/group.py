@@ -98,7 +98,8 @@ class Group(Alone):
     def report(self, report: Report) -> Report:
         def tell(what: str, done: int, total: int) -> None:
             self._stage = what
-            self._beats.beat(what)
+            with reaching_the_store():
+                self._beats.beat(what)
             if self.rank == 0:
                 report(what, done, total)
 

@@ -110,7 +110,7 @@ def _watched(processes: Processes, store: Any, silence_s: float) -> int:
     watch = Watch(store, len(codes))
     while True:
         codes = processes.codes()
-        if codes[0] is not None and store.check([DONE]):
+        if codes[0] is not None and codes[0] >= 0 and store.check([DONE]):
             return codes[0]
         ended = [rank for rank, code in enumerate(codes) if code is not None]
         if any(codes[rank] != 0 for rank in ended) or len(ended) == len(codes):

@@ -34,9 +34,12 @@ def test_two_ranks_get_the_right_rows_in_every_way(tmp_path):
     data = json.loads((tmp_path / "exchange.json").read_bytes())
     assert (data["ranks"], data["machine"]["gpus"]) == (2, ["interpreter", "interpreter"])
     cells = [(cell["row_bytes"], cell["rows"], cell["wrong_rows"]) for cell in data["cells"]]
-    assert cells == [(row_bytes, rows, 0) for row_bytes in (576, 656, 1152) for rows in (4, 10)]
+    assert cells == [(576, 4, 0), (576, 10, 0)]
     assert set(data["cells"][0]["us"]) == {"alone", "together", "exchange"}
-    assert [entry["row_bytes"] for entry in data["break_even_rows"]["exchange"]] == [576, 656, 1152]
+    assert [(entry["row_bytes"], entry["pool_bytes"]) for entry in data["break_even_rows"]["exchange"]] == [
+        (576, 36_864)
+    ]
+    assert data["without_push"] == "not asked for"
 
 
 @pytest.mark.parametrize("first", [0, 1, 3])
