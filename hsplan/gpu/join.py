@@ -68,17 +68,23 @@ def _store_of(seat: Seat) -> Any:
 
 @contextlib.contextmanager
 def _interrupted_once() -> Iterator[None]:
-    """The first SIGTERM or SIGINT raises KeyboardInterrupt; more of them would break what is being given back."""
+    """
+    The first SIGTERM or SIGINT raises KeyboardInterrupt; more of them would break what is being given back.
+
+    After one the process only ends: its handlers stay, for signals that are still under way.
+    """
+    came: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
-        for name in before:
-            signal.signal(name, signal.SIG_IGN)
-        raise KeyboardInterrupt
+        del frame
+        came.append(number)
+        if len(came) == 1:
+            raise KeyboardInterrupt
 
     before = {name: signal.signal(name, interrupt) for name in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+        if not came:
+            for name, handler in before.items():
+                signal.signal(name, handler)

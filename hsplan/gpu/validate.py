@@ -47,7 +47,7 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
-    """What one rank found; the figures of its own turn are empty where nothing is timed, or without other ranks."""
+    """What one rank found. The figures of its own turn are empty where nothing is timed; without others no step is."""
 
     measurement: Measurement
     alone_link: tuple[LinkRate, ...] = ()
@@ -206,7 +206,7 @@ def _on_gpu(
     )
     return Found(
         measurement=found,
-        alone_link=alone if group.size > 1 else (),
+        alone_link=alone,
         alone_timings=alone_timings,
         clock_mhz=clock_mhz,
     )

@@ -6,6 +6,7 @@ The second of two ranks runs; the first is pretended to have less memory, and to
 
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 import torch
 
@@ -17,6 +18,7 @@ from hsplan.gpu.group import ALONE, Alone
 from hsplan.gpu.place import Place
 from hsplan.gpu.verdicts import copies_check
 from hsplan.measurement import LinkRate, Machine, Percentiles, Timing, TokenCheck
+from hsplan.ranks import Rank, combined
 
 GIB = 2**30
 MODEL = {
@@ -121,6 +123,25 @@ def test_a_rank_keeps_what_it_measured_alone_and_with_all_apart(monkeypatch):
     assert found.measurement.passed
     assert found.measurement.checks[-1].name == "copies"
     assert found.measurement.checks[-1].detail == "128 slots as on rank 0"
+
+
+@interpreted
+def test_a_single_rank_is_a_group_too(monkeypatch):
+    found, _ = run(monkeypatch, ALONE)
+    one = Rank(
+        rank=0,
+        local_rank=0,
+        host="a",
+        copy_of=0,
+        gpu_node=None,
+        clock_mhz=found.clock_mhz,
+        alone_link=found.alone_link,
+        alone_timings=(),
+        measurement=msgspec.structs.replace(found.measurement, link=found.alone_link),
+    )
+    result = combined((one,), planned_node_bytes=0)
+    assert [(rate.alone_gb_s, rate.together_gb_s) for rate in result.link] == [((50.0,), (50.0,))]
+    assert result.slowest is None
 
 
 @interpreted
