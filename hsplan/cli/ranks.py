@@ -59,7 +59,10 @@ def run_as_rank(
     except HsplanError as error:
         if seat.started_by is None:
             raise
-        raise typer.Exit(error.exit_code) from None  # the process that started the ranks says why
+        # The process that started the ranks says why: what the rank has told it, or else what it has written.
+        if seat.rank:
+            complain(error.lines())
+        raise typer.Exit(error.exit_code) from None
     if found is None:
         return
     if as_json:

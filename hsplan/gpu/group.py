@@ -156,7 +156,7 @@ class Group(Alone):
         """
         The collectives of torch.distributed inside the block, with all ranks; their threads and memory are gone after.
 
-        Raises LostRankError for errors of torch inside.
+        Raises CannotRunError for errors of torch inside.
         """
         os.environ["NCCL_NVLS_ENABLE"] = "0"  # a multicast group that is left behind can block the host's NVLink
         key, self._exchanges = f"collectives/{self._exchanges}", self._exchanges + 1
@@ -173,7 +173,7 @@ class Group(Alone):
             dist.destroy_process_group()
         except RuntimeError as error:
             what = f"the ranks cannot exchange tensors: {first_line(error)}"
-            raise LostRankError(Problem(what=what, remedy="NCCL_DEBUG=INFO says more")) from error
+            raise CannotRunError(Problem(what=what, remedy="NCCL_DEBUG=INFO says more")) from error
 
     def _look(self, what: str) -> None:
         """Say that this rank waits, and raise when it waits for one that will not come."""

@@ -75,13 +75,13 @@ class Processes:
         return [process.poll() for process in self._all]
 
     def tail(self, rank: int) -> str:
-        """The last line that a rank other than the first wrote to stderr."""
+        """The last two lines that a rank other than the first wrote to stderr."""
         if rank == 0:
             return ""
         file = self._stderr[rank - 1]
         file.seek(max(os.fstat(file.fileno()).st_size - TAIL_BYTES, 0))
         lines = file.read().decode(errors="replace").splitlines()
-        return lines[-1] if lines else ""
+        return "; ".join(line.strip() for line in lines[-2:])
 
     def end(self, grace_s: float) -> None:
         """End all that still run and wait for them; a second interrupt shortens the grace."""
