@@ -6,6 +6,7 @@ The ranks are `rank_of_a_test.py`, started by `launch` or by torchrun, which doe
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -123,11 +124,8 @@ def test_a_killed_rank_ends_the_run_with_its_name_its_signal_and_what_it_was_at(
 
 
 def test_a_rank_that_hangs_ends_the_run_with_its_name_and_what_it_was_at(ranks):
-    start = time.monotonic()
     problem = failure(ranks, "stopped", silence_s=2.0, grace_s=2.0)
-    assert problem.what.startswith("rank 1 on ")
-    assert " has given no sign of life for 2 s, since: the first stage" in problem.what
-    assert time.monotonic() - start > 2
+    assert re.fullmatch(r"rank 1 on .* has given no sign of life for \d+ s, since: the first stage", problem.what)
 
 
 def test_a_rank_that_cannot_go_on_says_why_itself(ranks):

