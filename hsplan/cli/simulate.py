@@ -25,7 +25,8 @@ def simulate(
     spec: Annotated[str, spec_argument()],
     *,
     context: Annotated[
-        int | None, typer.Option(help="Tokens of the request; the spec's if not given.", show_default=False)
+        int | None,
+        typer.Option(metavar="N", help="Tokens of the request; the spec's if not given.", show_default=False),
     ] = None,
     profile: Annotated[
         str, typer.Option(metavar="NAME", help="A workload profile, shipped or a YAML file.")
@@ -38,22 +39,26 @@ def simulate(
         Path | None,
         typer.Option(metavar="FILE", help="Write the trace to FILE (.npy), a layer a trace.", show_default=False),
     ] = None,
-    steps: Annotated[int, typer.Option(min=2, max=1_000_000, help="Decode steps to draw.")] = 600,
+    steps: Annotated[int, typer.Option(metavar="N", min=2, max=1_000_000, help="Decode steps to draw.")] = 600,
     warm_up: Annotated[
         int | None,
         typer.Option(
             min=0,
+            metavar="N",
             help="Steps that fill the buffer and do not count, half of all if not given; 0 starts empty.",
             show_default=False,
         ),
     ] = None,
     num_speculative_tokens: Annotated[
         int | None,
-        typer.Option(min=0, max=64, help="Drafts read with each step; the spec's if not given.", show_default=False),
+        typer.Option(
+            min=0, max=64, metavar="N", help="Drafts read with each step; the spec's if not given.", show_default=False
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another draw of the same profile.")] = 0,
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Another draw of the same profile.")] = 0,
     slots: Annotated[
-        list[int] | None, typer.Option(help="Hot-buffer sizes; 1 to 8 times top-k if not given.", show_default=False)
+        list[int] | None,
+        typer.Option(metavar="N", help="Hot-buffer sizes; 1 to 8 times top-k if not given.", show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help=f"Print JSON ({SCHEMA}).")] = False,
     output: Annotated[

@@ -1,9 +1,13 @@
 """`hsplan simulate`: the table, JSON, recorded traces, and what is refused."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
+TRACES = (Path(__file__).resolve().parents[2] / "docs" / "traces.md").read_text(encoding="utf-8")
 SMALL = ("--context", "4096", "--steps", "20")
 
 
@@ -114,6 +118,19 @@ def test_lines_of_json_become_an_array_that_gives_the_same(run, tmp_path):
     assert [group["layers"] for group in first["groups"]] == [[3], [4]]
     assert (first["most_ids"], first["slots"]) == (3, [3, 6, 9, 12, 18, 24])
     assert (first["lru"], first["policies"]) == (again["lru"], again["policies"])
+
+
+def test_the_page_on_traces_shows_what_is_printed(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    ((command, output),) = re.findall(r"```console\n\$ hsplan (.+?)\n(.+?)\n```", TRACES, re.DOTALL)
+    assert run(*shlex.split(command))[1].rstrip() == output
+
+
+def test_the_profile_on_the_page_on_traces_is_one(run, tmp_path):
+    profile = tmp_path / "mine.yaml"
+    profile.write_text(re.findall(r"```yaml\n(.+?)```", TRACES, re.DOTALL)[0])
+    data = json.loads(run("simulate", "deepseek-v3.2-fp8", "--profile", str(profile), *SMALL, "--json")[1])
+    assert [group["count"] for group in data["groups"]] == [2, 18, 41]
 
 
 @pytest.mark.parametrize(

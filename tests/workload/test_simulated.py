@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from hsplan.workload.calls import in_calls
 from hsplan.workload.layers import Layers
+from hsplan.workload.model import drawn
 from hsplan.workload.policies import POLICIES
 from hsplan.workload.profile import Profile
 from hsplan.workload.simulate import simulate
@@ -71,6 +72,28 @@ def test_layers_that_differ_get_sizes_of_their_own_in_the_same_memory():
     assert found.lru == (1 / 2, 1 / 2, 0.0)
     assert [split.slots for split in found.split] == [(64, 64), (64, 192), (64, 192)]
     assert [split.lru for split in found.split] == [1 / 2, 0.0, 0.0]
+
+
+ESS = """
+source: misses a layer and step of DeepSeek-V3.2-Exp on LongBench-v2, arXiv 2512.10576
+static: 1.0
+slow: 0.366
+slow_steps: 22
+mid: 0.755
+mid_steps: 9.1
+white: 1.05
+layers: [{end: 1, slow: 0.128, mid: 0.264, white: 0.07}, {end: 2}]
+"""
+
+
+def test_a_profile_can_give_layers_the_published_range_of_misses(tmp_path):
+    """16.66 to 605 a layer and step, in a buffer of a fifth of the context."""
+    (tmp_path / "ess.yaml").write_text(ESS)
+    traces = drawn(str(tmp_path / "ess.yaml"), "FF", context=32_768, top_k=2048, steps=120, seed=1)
+    found = simulate(traces.steps, traces.layers, [6554], warm_up=60, policies=(), report=lambda *_: None)
+    least, most = (group.lru[0] * 2047 for group in found.groups)
+    assert least < 16.66
+    assert most > 605
 
 
 def test_one_group_has_nothing_to_split():
