@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -14,6 +14,9 @@ from hsplan.cli.options import spec_argument
 from hsplan.cli.output import check_target, emit, emit_json
 from hsplan.cli.progress import progress
 from hsplan.errors import InputError, Problem, UnsupportedError
+
+if TYPE_CHECKING:
+    from hsplan.workload.recording import Ids
 
 EXAMPLE = "Example: hsplan simulate glm-5.2-fp8 --context 131072"
 SCHEMA = "hsplan.misses/1"
@@ -99,8 +102,7 @@ def simulate(
     per_call = 1 + (deployment.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens)
     calls = [in_calls(one, per_call) for one in traces.steps]
     before = (len(traces.steps[0]) // 2 if warm_up is None else warm_up) // per_call
-    _check_calls(len(calls[0]), before, per_call)
-    sizes = _sizes(slots, top_k, max(ids.size for one in calls for ids in one))
+    sizes = _sizes(slots, top_k, _most_ids(calls, before, per_call))
     with progress("simulate") as report:
         found = run(
             calls,
@@ -117,10 +119,13 @@ def simulate(
     emit(misses(found, traces.source, per_call), output)
 
 
-def _check_calls(calls: int, warm_up: int, per_call: int) -> None:
-    if calls <= warm_up:
-        what = f"{calls:,} calls of {per_call} steps, of which {warm_up:,} warm up: none counts"
+def _most_ids(calls: list[list[Ids]], warm_up: int, per_call: int) -> int:
+    """The most ids that a call reads; raises InputError when none is left to count."""
+    most = max((ids.size for one in calls for ids in one), default=0)
+    if len(calls[0]) <= warm_up or not most:
+        what = f"{len(calls[0]):,} calls of {per_call} steps, of which {warm_up:,} warm up: nothing is left to count"
         raise InputError(Problem(where="--warm-up", what=what, remedy="give fewer, or more --steps"))
+    return most
 
 
 def _sizes(given: list[int] | None, top_k: int, most_ids: int) -> list[int]:
@@ -132,6 +137,9 @@ def _sizes(given: list[int] | None, top_k: int, most_ids: int) -> list[int]:
     if sizes[0] < least:
         what = f"a hot buffer of {sizes[0]} is smaller than the {least} ids of a call"
         raise InputError(Problem(where="--slots", what=what, remedy=f"give at least {least}"))
+    if sizes[-1] > MOST_CONTEXT:
+        what = f"a hot buffer of {sizes[-1]:,} is larger than any request"
+        raise InputError(Problem(where="--slots", what=what, remedy=f"give at most {MOST_CONTEXT:,}"))
     return sizes
 
 

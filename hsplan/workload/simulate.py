@@ -45,7 +45,7 @@ class Simulated(msgspec.Struct, frozen=True, kw_only=True):
 
     `highest_token` is the largest id, `most_ids` and `mean_ids` are those of a call, `calls` were counted after
     `warm_up` others. `lru` is the kernel's order: call of last use, then token id. `groups` has the layers of each
-    trace; `split` is empty when there is one group only.
+    trace; `split` is empty when there is one group only, or a size that kernels do not count to.
     """
 
     highest_token: int
@@ -121,7 +121,7 @@ def simulate(
             )
             for one in found
         ),
-        split=_splits(found, slots, most_ids, context) if len(found) > 1 else (),
+        split=_splits(found, slots, most_ids, context) if len(found) > 1 and max(slots) <= MOST_SLOTS else (),
     )
 
 
@@ -158,10 +158,9 @@ def _splits(found: Sequence[_Counted], slots: Sequence[int], most_ids: int, cont
     for size in sorted(slots, reverse=True):
         least = size - pages[size] * PAGE
         if least not in best:
-            top = min(max(*slots, MOST_SLOTS), context + PAGE - 1)
+            top = max(min(MOST_SLOTS, context + PAGE - 1), least)
             curves = [
-                [one.layers.count * one.curve.misses(own) for own in range(least, max(top, least) + 1, PAGE)]
-                for one in found
+                [one.layers.count * one.curve.misses(own) for own in range(least, top + 1, PAGE)] for one in found
             ]
             best[least] = BestSplit(curves, layers, sum(layers) * pages[size])
         sizes = [least + PAGE * more for more in best[least].pages(sum(layers) * pages[size])]

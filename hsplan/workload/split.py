@@ -25,15 +25,17 @@ class BestSplit:
 
     def __init__(self, misses: Sequence[Sequence[int]], layers: Sequence[int], most: int) -> None:
         self._layers = layers
+        # More than all curves have is of no use.
+        self._most = min(most, sum(count * (len(curve) - 1) for curve, count in zip(misses, layers, strict=True)))
         self._taken: list[Counts] = []
-        least = np.zeros(most + 1, dtype=np.int64)
+        least = np.zeros(self._most + 1, dtype=np.int64)
         for curve, count in zip(misses, layers, strict=True):
             least, taken = _with_group(least, curve, count)
             self._taken.append(taken)
 
     def pages(self, total: int) -> list[int]:
         """Pages of a layer of each group; all layers together take at most `total`."""
-        found = []
+        found, total = [], min(total, self._most)
         for taken, count in zip(reversed(self._taken), reversed(self._layers), strict=True):
             found.append(int(taken[total]))
             total -= found[-1] * count

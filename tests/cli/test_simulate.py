@@ -136,7 +136,8 @@ def test_the_profile_on_the_page_on_traces_is_one(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "code", "what"),
     [
-        (("glm-5.2-fp8", "--steps", "8", "--warm-up", "8"), 2, "none counts"),
+        (("glm-5.2-fp8", "--steps", "8", "--warm-up", "8"), 2, "nothing is left to count"),
+        (("glm-5.2-fp8", *SMALL, "--slots", "4000000"), 2, "larger than any request"),
         (("glm-5.2-fp8", "--steps", "8", "--num-speculative-tokens", "8"), 2, "0 calls of 9 steps"),
         (("glm-5.2-fp8", "--slots", "2048", *SMALL, "--num-speculative-tokens", "3"), 2, "--slots"),
         (("glm-5.2-fp8", "--trace", "/nowhere.jsonl"), 2, "/nowhere.jsonl: No such file"),
