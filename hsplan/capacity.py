@@ -14,7 +14,8 @@ import msgspec
 from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
-from hsplan.spec import Offload, StepMs
+from hsplan.spec import Offload
+from hsplan.steptime import StepMs
 from hsplan.units import ceil_div, gib, size
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
@@ -39,7 +40,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """
     `requests` is the least limit; `binding` names it, `lift` the cheapest change that lifts it.
 
-    `swap_in_ms`: what loading missed rows adds to a step of so many requests, None where nothing is loaded.
+    `swap_in_ms`: what loading missed rows adds to a step of so many requests, None where nothing is loaded; `step_ms`:
+    the whole step, None without a known `workload.step_ms`.
     `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. Both
     pieces of advice are priced when asked for. `explain` writes out the limits.
     """
@@ -48,12 +50,18 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     binding: str
     limits: Limits
     swap_in_ms: float | None
+    step_ms: float | None
     headroom_bytes: int
     fits: bool
     why_not: str
     find_lift: Callable[[], str]
     find_cure: Callable[[], str]
     explain: Explain
+
+    @property
+    def tokens_s(self) -> float | None:
+        """Output tokens a second of one data-parallel rank that runs all `requests`; None without a known step."""
+        return None if self.step_ms is None else 1000 * self.requests / self.step_ms
 
     @property
     def lift(self) -> str:
@@ -86,11 +94,14 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
     why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, retry, host_is_short=short)
+    swap_in_ms = None if pools.swap_in is None else pools.swap_in.step_ms(known[binding])
+    step = launch.loaded.spec.workload.step
     return Capacity(
         requests=known[binding],
         binding=binding,
         limits=limits,
-        swap_in_ms=None if pools.swap_in is None else pools.swap_in.step_ms(known[binding]),
+        swap_in_ms=swap_in_ms,
+        step_ms=None if step is None else step.at(known[binding], context) + (swap_in_ms or 0.0),
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
@@ -105,9 +116,9 @@ def _by_link(launch: Launch, pools: Pools) -> int | None:
     workload = launch.loaded.spec.workload
     if pools.swap_in is None or workload.tpot_ms is None:
         return None
-    rest = workload.step_ms or StepMs(fixed=0.0)
+    rest = workload.step or StepMs(fixed=0.0)
     return pools.swap_in.requests_within(
-        workload.tpot_ms, lambda requests: rest.fixed + rest.per_request * requests, pools.request_cap
+        workload.tpot_ms, lambda requests: rest.at(requests, workload.context), pools.request_cap
     )
 
 

@@ -19,6 +19,7 @@ from hsplan.errors import HsplanError
 from hsplan.families import LayerPlan, Model, read_model
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, changed, load_spec
+from hsplan.steptime import step_profile
 
 SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
 SHARED_KEYS = "layers that reuse top-k have no index key of their own in this model: the same as without elision"
@@ -124,5 +125,11 @@ def _notes(loaded: Loaded, launch: Launch) -> list[str]:
     return [
         *launch.notes,
         *(f"not verified against an original: {what}" for what in loaded.unverified),
+        *_step_notes(loaded),
         *([f"config fields ignored as harmless: {', '.join(ignored[:8])}"] if ignored else []),
     ]
+
+
+def _step_notes(loaded: Loaded) -> list[str]:
+    name = loaded.spec.workload.step_ms
+    return [f"step_ms {name}: {step_profile(name).summary}"] if isinstance(name, str) else []

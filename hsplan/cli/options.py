@@ -19,6 +19,7 @@ from hsplan.engines import ENGINES, PRESETS
 from hsplan.hardware import GPUS
 from hsplan.spec import shipped_names
 from hsplan.spec.schema import SECTIONS, SIZE_KEYS, leaf_sections
+from hsplan.steptime import step_profiles
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -69,7 +70,7 @@ HELP = {
     "host_memory": "Host memory of a node: 2TiB, or here for this machine.",
     "context": "Prompt and output of one request, tokens.",
     "tpot_ms": "Wished time for each output token, ms.",
-    "step_ms": "The rest of a decode step: '{fixed: 12, per_request: 0.2}', ms.",
+    "step_ms": "The rest of a decode step, ms: '{fixed: 12, per_request: 0.2}', or glm-5.1-8xh200.",
     "profile": "How often hot buffers miss: glm-5.1-longbench, stress, ...",
 }
 PANELS = {"weights": "Weights", "deployment": "Deployment", "offload": "Offload", "workload": "Workload"}
@@ -126,9 +127,9 @@ def is_switch(leaf: str) -> bool:
 
 
 def is_text(leaf: str) -> bool:
-    """Whether the key takes any text, which is then no number even if it looks like one."""
-    kind = FIELDS[leaf].type
-    return kind is str or str in get_args(kind)
+    """Whether the key takes any text and no mapping: its text is then no number even if it looks like one."""
+    kinds = get_args(FIELDS[leaf].type) or (FIELDS[leaf].type,)
+    return str in kinds and not any(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in kinds)
 
 
 def _parameter(leaf: str, section: str, *, planned_gpu: bool) -> inspect.Parameter:
@@ -166,9 +167,8 @@ def _metavar(leaf: str, section: str) -> str:
 
 def _completion(leaf: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
-        known = {"gpu": set(GPUS), "engine": set(ENGINES), "preset": set(PRESETS)}.get(leaf) or _choices(
-            FIELDS[leaf].type
-        )
+        named = {"gpu": set(GPUS), "engine": set(ENGINES), "preset": set(PRESETS), "step_ms": set(step_profiles())}
+        known = named.get(leaf) or _choices(FIELDS[leaf].type)
         return sorted(name for name in known if name.startswith(incomplete))
 
     return complete

@@ -21,6 +21,7 @@ from hsplan.hardware import GPUS
 from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
 from hsplan.spec.schema import MIN_BYTES, SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
+from hsplan.steptime import step_profiles
 from hsplan.units import MAX_BYTES, parse_bytes
 
 LEAVES = leaf_sections()
@@ -333,10 +334,13 @@ def _words(info: inspect.Type) -> str:
 
 def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
     """Checks that need more than one key, or data."""
-    profile = spec.workload.profile
-    if profile not in rate_profiles():
-        remedy = nearest(profile, rate_profiles())
-        yield Problem(where=where("workload.profile"), what=f"unknown profile {shown(profile)!r}", remedy=remedy)
+    for key, name, known in (
+        ("profile", spec.workload.profile, rate_profiles()),
+        ("step_ms", spec.workload.step_ms, step_profiles()),
+    ):
+        if isinstance(name, str) and name not in known:
+            what = f"unknown {'step ' * (key == 'step_ms')}profile {shown(name)!r}"
+            yield Problem(where=where(f"workload.{key}"), what=what, remedy=nearest(name, known))
     weights = spec.weights
     if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:
         remedy = "give exactly one of checkpoint, bytes_per_rank, path"

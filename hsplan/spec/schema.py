@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from hsplan.missrate import DEFAULT_PROFILE
+from hsplan.steptime import StepMs, step_profile
 from hsplan.units import MAX_BYTES
 
 MAX_RANKS = 4096
@@ -116,24 +117,23 @@ class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     host_memory: Bytes | Literal["auto", "here"] = "auto"
 
 
-class StepMs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Time of a decode step without offload, milliseconds: `fixed` + `per_request` × requests of a rank."""
-
-    fixed: Annotated[float, Meta(ge=0, le=1e9)]
-    per_request: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
-
-
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One request: `context` is prompt plus output, tokens; `tpot_ms` the wished time per token.
 
-    `profile` names the stored curve of how often hot buffers miss; `step_ms` is the rest of a decode step.
+    `profile` names the stored curve of how often hot buffers miss; `step_ms` is the rest of a decode step, in numbers
+    or by the name of a stored step profile.
     """
 
     context: Tokens = 32768
     tpot_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    step_ms: StepMs | None = None
+    step_ms: StepMs | str | None = None
     profile: str = DEFAULT_PROFILE
+
+    @property
+    def step(self) -> StepMs | None:
+        """The rest of a decode step in numbers; None where it is not known."""
+        return step_profile(self.step_ms).step_ms if isinstance(self.step_ms, str) else self.step_ms
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

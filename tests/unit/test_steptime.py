@@ -1,0 +1,104 @@
+"""The stored step profile against every published throughput of that deployment, and the form of a step."""
+
+from pathlib import Path
+
+import pytest
+
+import hsplan
+from hsplan.errors import InputError
+from hsplan.steptime import StepMs, step_profile, step_profiles
+from hsplan.tuning import tuned
+
+NAME = "glm-5.1-8xh200"
+SPEC = Path(__file__).resolve().parents[2] / "benchmarks/data/glm-5.1-8xh200.yaml"
+RANKS = 8
+
+
+def planned(context, **overrides):
+    return hsplan.plan(SPEC, context=context, **overrides).launched.capacity
+
+
+@pytest.mark.parametrize(
+    ("context", "requests", "published"), [(4096, 32, 2288), (40_960, 3, 624), (160_000, 1, 232)], ids=str
+)
+def test_the_published_points_without_offload_are_met(context, requests, published):
+    # arXiv 2608.07009; a rank holds 162,240 tokens, and 256 requests are 32 a rank.
+    capacity = planned(context, offload=None)
+    assert capacity.requests == requests
+    assert capacity.tokens_s * RANKS == pytest.approx(published, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("context", "requests", "published"), [(4096, 32, 2280), (40_960, 31, 1919), (160_000, 8, 680)], ids=str
+)
+def test_the_published_points_with_offload_are_met_within_30_percent_and_were_not_used(context, requests, published):
+    capacity = planned(context)
+    assert capacity.requests == requests
+    assert capacity.tokens_s * RANKS == pytest.approx(published, rel=0.30)
+    assert published not in [point.tokens_s for point in step_profile(NAME).points]
+
+
+@pytest.mark.parametrize(("clients", "published"), [(8, 252.33), (16, 439.91)])
+def test_another_users_runs_of_the_same_command_are_met_within_10_percent(clients, published):
+    # sglang issue 30985: GLM-5.1-FP8 on 8 × H200 without offload, before its pool is full; not used either.
+    capacity = planned(40_960, offload=None, max_running_requests=clients)
+    assert (capacity.requests, capacity.binding) == (clients // RANKS, "max_running")
+    assert capacity.tokens_s * RANKS == pytest.approx(published, rel=0.10)
+
+
+@pytest.mark.parametrize("context", [16_384, 32_768, 40_960, 131_072])
+def test_below_8_requests_offload_costs_between_0_and_10_percent(context):
+    # Of 1 to 7 requests on 8 ranks none has two.
+    without, offload = (planned(context, offload=kind, max_running_requests=8) for kind in (None, {}))
+    assert (without.requests, offload.requests) == (1, 1)
+    assert 0 < 1 - offload.tokens_s / without.tokens_s < 0.10
+
+
+def test_a_step_is_its_three_parts():
+    step = StepMs(fixed=10, per_request=2, per_context_token=0.0001)
+    assert step.at(0, 4096) == 10
+    assert step.at(3, 20_000) == pytest.approx(10 + 3 * (2 + 2))
+
+
+@pytest.mark.parametrize(
+    ("step", "tpot_ms", "most", "requests"),
+    [
+        (StepMs(fixed=10, per_request=2), 20, 100, 5),
+        (StepMs(fixed=10, per_request=2), 20, 4, 4),
+        (StepMs(fixed=10, per_request=1, per_context_token=0.001), 20, 100, 5),
+        (StepMs(fixed=10), 20, 100, 100),
+        (StepMs(fixed=21), 20, 100, 0),
+    ],
+)
+def test_requests_fill_the_time_per_token(step, tpot_ms, most, requests):
+    assert step.requests_within(tpot_ms, 1000, most) == requests
+
+
+def test_a_plan_says_what_its_step_profile_is_of():
+    plan = hsplan.plan(SPEC)
+    assert any("step_ms glm-5.1-8xh200: fitted to three published" in note for note in plan.notes)
+    assert not any("step_ms" in note for note in hsplan.plan("glm-5.1-fp8", step_ms={"fixed": 12}).notes)
+    assert hsplan.plan("glm-5.1-fp8").launched.capacity.tokens_s is None
+
+
+def test_a_profile_says_where_its_points_and_its_assumptions_come_from():
+    assert step_profiles() == (NAME,)
+    profile = step_profile(NAME)
+    assert "2608.07009" in profile.source
+    assert len(profile.points) == 3
+    assert all(point.why for point in profile.points)
+    assert any("mem_fraction 0.85" in what for what in profile.assumptions)
+
+
+def test_an_unknown_step_profile_names_the_nearest():
+    with pytest.raises(InputError, match=r"--step-ms: unknown step profile 'glm-5.1'\n  did you mean glm-5.1-8xh200\?"):
+        hsplan.plan("glm-5.1-fp8", step_ms="glm-5.1")
+
+
+def test_the_published_deployment_is_advised_to_offload_at_32k_and_not_at_4k():
+    long = tuned(hsplan.plan(SPEC, tpot_ms=200))
+    assert long.pays
+    assert long.best.tokens_s > 2 * long.without.tokens_s
+    short = tuned(hsplan.plan(SPEC, context=4096, tpot_ms=100))
+    assert not short.pays
+    assert short.without.binding == "tpot_ms"
