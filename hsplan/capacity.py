@@ -15,7 +15,6 @@ from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
-from hsplan.steptime import StepMs
 from hsplan.units import ceil_div, gib, size
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
@@ -94,20 +93,21 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
     why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, retry, host_is_short=short)
-    swap_in_ms = None if pools.swap_in is None else pools.swap_in.step_ms(known[binding])
     step = launch.loaded.spec.workload.step
+    beside_ms = None if step is None else step.at(known[binding], context)
+    swap_in_ms = None if pools.swap_in is None else pools.swap_in.step_ms(known[binding], beside_ms)
     return Capacity(
         requests=known[binding],
         binding=binding,
         limits=limits,
         swap_in_ms=swap_in_ms,
-        step_ms=None if step is None else step.at(known[binding], context) + (swap_in_ms or 0.0),
+        step_ms=None if beside_ms is None else beside_ms + (swap_in_ms or 0.0),
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
         find_lift=lambda: lift(launch, scenario, pools, known, retry, fits=not why_not),
         find_cure=find_cure,
-        explain=lambda: _steps(launch, pools, reserved, host_fit, limits),
+        explain=lambda: _steps(launch, pools, reserved, host_fit, limits, swap_in_ms),
     )
 
 
@@ -116,13 +116,14 @@ def _by_link(launch: Launch, pools: Pools) -> int | None:
     workload = launch.loaded.spec.workload
     if pools.swap_in is None or workload.tpot_ms is None:
         return None
-    rest = workload.step or StepMs(fixed=0.0)
-    return pools.swap_in.requests_within(
-        workload.tpot_ms, lambda requests: rest.at(requests, workload.context), pools.request_cap
-    )
+    step, context = workload.step, workload.context
+    beside = None if step is None else lambda requests: step.at(requests, context)
+    return pools.swap_in.requests_within(workload.tpot_ms, beside, pools.request_cap)
 
 
-def _steps(launch: Launch, pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
+def _steps(
+    launch: Launch, pools: Pools, reserved: int, host_fit: int | None, limits: Limits, swap_in_ms: float | None
+) -> tuple[Step, ...]:
     steps = []
     if pools.gpu_requests is None:
         formula = f"{pools.logical_tokens:,} // {reserved:,} = {limits.gpu:,}"
@@ -135,10 +136,10 @@ def _steps(launch: Launch, pools: Pools, reserved: int, host_fit: int | None, li
             f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
         )
         steps.append(Step("requests by hot buffers", formula, SOURCE))
-    if pools.swap_in is not None:
-        found, profile = pools.swap_in, launch.loaded.spec.workload.profile
-        formula = f"{found.misses:,.0f} rows a request and layer × {found.layers} layers × {found.row_bytes:,} B"
-        steps.append(Step("missed rows of a step", formula, f"miss curve {profile}; hsplan's own kernels on an H200"))
+    if pools.swap_in is not None and swap_in_ms is not None:
+        formula = pools.swap_in.formula(min(limits.known().values()), swap_in_ms)
+        source = f"miss curve {launch.loaded.spec.workload.profile}; link of {pools.swap_in.curve.source}"
+        steps.append(Step("swap-in of a step", formula, source))
     return tuple(steps)
 
 

@@ -65,7 +65,12 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
         launch=launch,
         as_launched=as_launched,
         scenarios=scenarios,
-        notes=(*_notes(loaded, launch), *_calibrated_notes(calibration), *_launched_notes(scenarios[as_launched])),
+        notes=(
+            *_notes(loaded, launch),
+            *_calibrated_notes(calibration),
+            *link_notes(scenarios),
+            *_launched_notes(scenarios[as_launched]),
+        ),
         not_modelled=launch.not_modelled,
     )
 
@@ -111,6 +116,12 @@ def _retry(engine: Engine, launch: Launch, scenario: Scenario, reference: Refere
 
 def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
+
+
+def link_notes(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
+    """What the times of loading assume of the host link, each once."""
+    loads = (entry.pools.swap_in for entry in scenarios.values() if entry.pools is not None)
+    return tuple(dict.fromkeys(note for found in loads if found is not None for note in found.assumptions()))
 
 
 def _calibrated_notes(calibration: Calibration | None) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from hsplan.units import MAX_BYTES, parse_bytes
 LEAVES = leaf_sections()
 ROOT_KEYS = Spec.__struct_fields__
 KEYWORDS = ("auto", "here")
+PATH_KEYS = (("weights", "path"), ("deployment", "link_curve"))
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +67,7 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
     if overrides:
         data = _merge(data, overrides)
     where = _where(source, model_source, overrides)
-    checked = _resolve_weights_path(_convert(data, where), base)
+    checked = _resolve_paths(_convert(data, where), base)
     return Loaded(
         spec=checked,
         title=checked.name or source.title,
@@ -202,16 +203,23 @@ def _parse_sizes(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _resolve_weights_path(spec: Spec, base: Path) -> Spec:
-    """A relative `weights.path` is meant from the folder of the spec file."""
-    if spec.weights == "auto" or spec.weights.path is None:
-        return spec
+def _resolve_paths(spec: Spec, base: Path) -> Spec:
+    """Relative `weights.path` and `deployment.link_curve` are meant from the folder of the spec file."""
+    for section, key in PATH_KEYS:
+        values = getattr(spec, section)
+        path = None if values == "auto" else getattr(values, key)
+        if path is not None:
+            values = msgspec.structs.replace(values, **{key: _resolved(path, base, f"{section}.{key}")})
+            spec = msgspec.structs.replace(spec, **{section: values})
+    return spec
+
+
+def _resolved(path: str, base: Path, where: str) -> str:
     try:
-        path = base / Path(spec.weights.path).expanduser()
+        return str(base / Path(path).expanduser())
     except RuntimeError:
-        where, what = "weights.path", f"no home folder for {shown(spec.weights.path)!r}"
+        what = f"no home folder for {shown(path)!r}"
         raise InputError(Problem(where=where, what=what, remedy="write the whole path")) from None
-    return msgspec.structs.replace(spec, weights=msgspec.structs.replace(spec.weights, path=str(path)))
 
 
 def _problems(data: Mapping[str, Any], where: Callable[[str], str]) -> Iterator[Problem]:

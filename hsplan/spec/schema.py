@@ -67,7 +67,12 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the model is launched. Sizes in bytes, ranks and tokens as counts."""
+    """
+    How and on what the model is launched. Sizes in bytes, ranks and tokens as counts.
+
+    `link_curve`: a file of `hsplan validate --json`, whose gathers are those of this machine; `host_gb_s`: GB/s that
+    the host memory of a node gives to all its GPUs together, "auto": as much as their links take.
+    """
 
     engine: str = "sglang"
     release: str = "latest"
@@ -106,15 +111,22 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_num_batched_tokens: Tokens | Auto = "auto"
     async_scheduling: bool = True
     kv_budget: Bytes | Auto = "auto"
+    link_curve: str | None = None
+    host_gb_s: Annotated[float, Meta(gt=0, le=1e6)] | Auto = "auto"
 
 
 class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU offload of the KV rows (HiSparse). `device_buffer_size` in tokens, pools and memory in bytes."""
+    """
+    CPU offload of the KV rows (HiSparse). `device_buffer_size` in tokens, pools and memory in bytes.
+
+    `overlap`: the share of the loading that is taken to be hidden behind other work of a decode step.
+    """
 
     device_buffer_size: Annotated[int, Meta(ge=1, le=2**24)] | Auto = "auto"
     host_to_device_ratio: Annotated[float, Meta(ge=1, le=1000)] = 2
     host_pool: Bytes | Auto = "auto"
     host_memory: Bytes | Literal["auto", "here"] = "auto"
+    overlap: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
