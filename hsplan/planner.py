@@ -136,11 +136,12 @@ def _notes(loaded: Loaded, launch: Launch) -> list[str]:
     return [
         *launch.notes,
         *(f"not verified against an original: {what}" for what in loaded.unverified),
-        *_step_notes(loaded),
+        *step_notes(loaded),
         *([f"config fields ignored as harmless: {', '.join(ignored[:8])}"] if ignored else []),
     ]
 
 
-def _step_notes(loaded: Loaded) -> list[str]:
+def step_notes(loaded: Loaded) -> list[str]:
+    """What the stored step profile is of, where a spec names one."""
     name = loaded.spec.workload.step_ms
     return [f"step_ms {name}: {step_profile(name).summary}"] if isinstance(name, str) else []

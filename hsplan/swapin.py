@@ -79,7 +79,7 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
         """`step_ms` of so many requests with its numbers, for a reader."""
         rows = f"{requests:,} requests × {self.misses:,.0f} rows × {self.row_bytes:,} B"
         copied = f"{rows} × {self.layers} layers at {self.gb_s(requests):.1f} GB/s"
-        hidden = f"{self.overlap:.0%} of that hidden" if self.overlap else "none of it hidden"
+        hidden = f"{self.overlap * 100:g} % of that hidden" if self.overlap else "none of it hidden"
         return f"{copied}, {hidden}, + {self.owners} layers × {OWNER_US} µs = {step_ms:.2f} ms"
 
     def assumptions(self) -> tuple[str, ...]:
@@ -95,5 +95,5 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
             each = self.host_gb_s / self.gpus
             found.append(f"host memory gives {self.host_gb_s:,g} GB/s to {self.gpus} GPUs together, {each:,.1f} each")
         if self.overlap:
-            found.append(f"{self.overlap:.0%} of the loading is taken to be hidden behind the rest of the step")
+            found.append(f"{self.overlap * 100:g} % of the loading is taken to be hidden behind the rest of the step")
         return tuple(found)

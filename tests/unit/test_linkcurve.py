@@ -93,7 +93,7 @@ def test_the_explanation_names_the_curve(curve_file):
     assert "benchmarks/results/validate-h200-2026-11-29.json" in source().source
     assert "NVIDIA H200, link.json" in source(link_curve=str(path)).source
     assert "at 19.0 GB/s, none of it hidden" in source(link_curve=str(path)).formula
-    assert "70% of that hidden" in source(link_curve=str(path), overlap=0.7).formula
+    assert "70 % of that hidden" in source(link_curve=str(path), overlap=0.7).formula
 
 
 def test_a_plan_says_when_no_rows_of_its_size_were_measured(curve_file):
@@ -182,7 +182,7 @@ def test_overlap_is_stated_and_lets_more_requests_meet_the_time_per_token():
     without, hidden = planned(**wish), planned(**wish, overlap=0.7)
     limits = [plan.scenarios["offload"].capacity.limits.link for plan in (without, hidden)]
     assert limits[0] < limits[1]
-    assert "70% of the loading is taken to be hidden behind the rest of the step" in hidden.notes
+    assert "70 % of the loading is taken to be hidden behind the rest of the step" in hidden.notes
     assert not any("hidden" in note for note in without.notes)
 
 
