@@ -60,7 +60,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def tokens_s(self) -> float | None:
         """Output tokens a second of one data-parallel rank that runs all `requests`; None without a known step."""
-        return None if self.step_ms is None else 1000 * self.requests / self.step_ms
+        return 1000 * self.requests / self.step_ms if self.step_ms else None
 
     @property
     def lift(self) -> str:

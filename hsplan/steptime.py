@@ -39,7 +39,7 @@ class StepMs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         room, each = tpot_ms - self.fixed, self.each(context)
         if room < 0:
             return 0
-        return most if each == 0 else min(most, int(room / each))
+        return most if each == 0 else int(min(most, room / each))
 
 
 class StepPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,7 +21,7 @@ from hsplan.hardware import GPUS
 from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
 from hsplan.spec.schema import MIN_BYTES, SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
-from hsplan.steptime import step_profiles
+from hsplan.steptime import StepMs, step_profiles
 from hsplan.units import MAX_BYTES, parse_bytes
 
 LEAVES = leaf_sections()
@@ -349,6 +349,10 @@ def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
         if isinstance(name, str) and name not in known:
             what = f"unknown {'step ' * (key == 'step_ms')}profile {shown(name)!r}"
             yield Problem(where=where(f"workload.{key}"), what=what, remedy=nearest(name, known))
+    step = spec.workload.step_ms
+    if isinstance(step, StepMs) and step.at(1, spec.workload.context) == 0:
+        remedy = "give a time above 0 for fixed or per_request"
+        yield Problem(where=where("workload.step_ms"), what="a step of no time at all", remedy=remedy)
     weights = spec.weights
     if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:
         remedy = "give exactly one of checkpoint, bytes_per_rank, path"

@@ -41,6 +41,25 @@ def test_a_stored_step_profile_is_used_and_named(run):
     assert (code, err.splitlines()[1]) == (2, "  did you mean glm-5.1-8xh200?")
 
 
+def test_a_link_measured_here_is_taken_from_the_file_of_a_validation(run, tmp_path):
+    rate = {"driver": "gpu", "direction": "h2d", "order": "random", "gb_s": 10.0}
+    rate |= {"row_bytes": 656, "pool_bytes": 2**30, "rows": 4096}
+    path = tmp_path / "here.json"
+    measured = {"schema": "hsplan.measurement/1", "machine": {"gpu": "NVIDIA H200"}, "link": [rate]}
+    path.write_text(json.dumps(measured))
+    for command in ("advise", "estimate"):
+        code, out, _ = run(command, "glm-5.2-fp8", *LONG, "--link-curve", str(path))
+        assert code == 0
+        assert "note: link rates as measured on NVIDIA H200, here.json, not scaled" in out
+    assert "here.json" in " ".join(
+        json.loads(run("advise", "glm-5.2-fp8", *LONG, "--link-curve", str(path), "--json")[1])["notes"]
+    )
+    path.write_text(json.dumps(measured | {"link": []}))
+    code, out, err = run("advise", "glm-5.2-fp8", "--link-curve", str(path))
+    assert (code, out) == (2, "")
+    assert err.splitlines()[1] == "  measure one with `hsplan validate SPEC --gpu --json -o FILE`"
+
+
 def test_what_was_assumed_of_the_link_is_told(run):
     out = run("advise", "glm-5.2-fp8", *LONG, "--overlap", "0.7", "--host-gb-s", "200")[1]
     assert "note: 70 % of the loading is taken to be hidden behind the rest of the step" in out

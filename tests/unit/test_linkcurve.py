@@ -1,9 +1,12 @@
 """A link measured by `hsplan validate` as an input of a plan, the link shared by GPUs, and what overlap hides."""
 
+import contextlib
 import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hsplan
 from hsplan.errors import InputError
@@ -35,6 +38,19 @@ def curve_file(tmp_path, measured):
 def gather(gb_s, row_bytes=656, pool_gib=1, rows=4096, **changes):
     rate = {"driver": "gpu", "direction": "h2d", "order": "random", "gb_s": gb_s}
     return rate | {"row_bytes": row_bytes, "pool_bytes": pool_gib * GIB, "rows": rows} | changes
+
+
+def recursive_json():
+    """JSON near a measurement: its keys, with wrong values."""
+    keys = st.sampled_from(["schema", "machine", "gpu", "link", "driver", "direction", "gb_s", "rows", "pool_bytes"])
+    leaves = (
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats()
+        | st.sampled_from(["hsplan.measurement/1", "gpu", "h2d"])
+    )
+    return st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner), max_leaves=12)
 
 
 def planned(**overrides):
@@ -138,6 +154,14 @@ def test_what_is_no_measurement_is_refused(tmp_path, text, what):
         planned(link_curve=str(path))
     assert caught.value.lines()[0].startswith("--link-curve: ")
     assert what in caught.value.lines()[0]
+
+
+@given(st.binary(max_size=200) | recursive_json().map(lambda data: json.dumps(data).encode()))
+def test_no_file_makes_anything_but_an_input_error(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "fuzzed.json"
+    path.write_bytes(content)
+    with contextlib.suppress(InputError):
+        assert read_curve(path, "here").grids
 
 
 def test_a_folder_is_no_measurement(tmp_path):
