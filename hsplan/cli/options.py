@@ -130,9 +130,9 @@ def is_switch(leaf: str) -> bool:
 
 
 def is_text(leaf: str) -> bool:
-    """Whether the key takes any text and no mapping: its text is then no number even if it looks like one."""
-    kinds = get_args(FIELDS[leaf].type) or (FIELDS[leaf].type,)
-    return str in kinds and not any(isinstance(kind, type) and issubclass(kind, msgspec.Struct) for kind in kinds)
+    """Whether the key takes any text, which is then no number even if it looks like one."""
+    kind = FIELDS[leaf].type
+    return kind is str or str in get_args(kind)
 
 
 def _parameter(leaf: str, section: str, *, planned_gpu: bool) -> inspect.Parameter:

@@ -316,6 +316,8 @@ def expected(kind: Any) -> str:
 
 def _words(info: inspect.Type) -> str:
     match info:
+        case inspect.Metadata(extra_json_schema={"description": text}):
+            return str(text)
         case inspect.LiteralType(values=values):
             return ", ".join(map(str, values))
         case inspect.NoneType():

@@ -26,6 +26,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX_RANKS)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Bytes = Annotated[int, Meta(ge=MIN_BYTES, le=MAX_BYTES)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
+StepName = Annotated[str, Meta(description="the name of a step profile")]
 
 Backend = Literal[
     "auto",
@@ -139,7 +140,7 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     context: Tokens = 32768
     tpot_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    step_ms: StepMs | str | None = None
+    step_ms: StepMs | StepName | None = None
     profile: str = DEFAULT_PROFILE
 
     @property
