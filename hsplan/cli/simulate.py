@@ -94,6 +94,9 @@ def simulate(
         traces = model.recorded(trace, pattern, top_k=top_k)
         top_k = max(ids.size for one in traces.steps for ids in one)
     else:
+        if shown.model.kv is not None:
+            what = f"profiles draw tokens, and top-k of {shown.model.architecture} names blocks or entries of several"
+            raise UnsupportedError(Problem(where=spec, what=what, remedy="give a recorded --trace"))
         tokens = workload.context if context is None else context
         _check_context(tokens, top_k)
         traces = model.drawn(profile, pattern, context=tokens, top_k=top_k, steps=steps, seed=seed)

@@ -146,6 +146,8 @@ def test_the_profile_on_the_page_on_traces_is_one(run, tmp_path):
         (("glm-5.2-fp8", "--context", "2048"), 2, "give from 2,049 to 2,097,151"),
         (("glm-5.2-fp8", "--context", "4000000"), 2, "4,000,000 tokens"),
         (("kimi-k2-fp8",), 3, "computes no top-k"),
+        (("deepseek-v4-flash",), 3, "give a recorded --trace"),
+        (("minimax-m3-bf16",), 3, "names blocks or entries of several"),
         (("glm-5.2-fp8", "--trace", "/nowhere.npy"), 2, "numpy.save"),
         (("glm-5.2-fp8", "-o", "/nowhere/misses.json"), 2, "cannot be written"),
         (("glm-5.2-fp8", "--steps", "1"), 2, "--steps"),
