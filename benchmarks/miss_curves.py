@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from hsplan.workload.profile import load_profile, profile_names
+from hsplan.workload.layers import by_churn
+from hsplan.workload.profile import Profile, load_profile, profile_names
 from hsplan.workload.stack import MissCurve, StackDistances
 from hsplan.workload.trace import draw
 
@@ -24,14 +25,21 @@ CONTEXTS = [4096 << i for i in range(9)]
 SLOTS = [2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768]
 
 
-def shares(profile: str, context: int) -> list[float]:
-    """Misses over ids read, for each of SLOTS."""
-    stack, curve = StackDistances(context, TOP_K), MissCurve(max(SLOTS))
-    for now, ids in enumerate(draw(load_profile(profile), context=context, top_k=TOP_K, steps=STEPS, seed=SEED)):
+def shares(profile: Profile, context: int) -> list[float]:
+    """Misses over ids read, for each of SLOTS: the mean over the layers that the profile lists."""
+    listed = profile.layers[-1].end if profile.layers else 1
+    groups = [(layers.count / listed, curve(own, context)) for own, layers in by_churn("F" * listed, profile)]
+    return [round(sum(part * found.misses(slots) / found.accesses for part, found in groups), 5) for slots in SLOTS]
+
+
+def curve(profile: Profile, context: int) -> MissCurve:
+    """Misses of one layer."""
+    stack, found = StackDistances(context, TOP_K), MissCurve(max(SLOTS))
+    for now, ids in enumerate(draw(profile, context=context, top_k=TOP_K, steps=STEPS, seed=SEED)):
         distances = stack.step(ids[:-1])
         if now >= WARM:
-            curve.add(distances)
-    return [round(curve.misses(slots) / curve.accesses, 5) for slots in SLOTS]
+            found.add(distances)
+    return found
 
 
 def main() -> None:
@@ -44,7 +52,7 @@ def main() -> None:
             "top_k": TOP_K,
             "slots": SLOTS,
             "contexts": CONTEXTS,
-            "misses": [shares(profile, context) for context in CONTEXTS],
+            "misses": [shares(load_profile(profile), context) for context in CONTEXTS],
         }
         path = ROOT / "hsplan" / "data" / f"missrate-{profile}.json"
         path.write_text(json.dumps(found, indent=1) + "\n")

@@ -14,7 +14,7 @@ import msgspec
 from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
-from hsplan.spec import Offload, StepMs
+from hsplan.spec import Offload
 from hsplan.units import ceil_div, gib, size
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
@@ -39,7 +39,8 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """
     `requests` is the least limit; `binding` names it, `lift` the cheapest change that lifts it.
 
-    `swap_in_ms`: what loading missed rows adds to a step of so many requests, None where nothing is loaded.
+    `swap_in_ms`: what loading missed rows adds to a step of so many requests, None where nothing is loaded; `step_ms`:
+    the whole step, None without a known `workload.step_ms`.
     `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. Both
     pieces of advice are priced when asked for. `explain` writes out the limits.
     """
@@ -48,12 +49,18 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     binding: str
     limits: Limits
     swap_in_ms: float | None
+    step_ms: float | None
     headroom_bytes: int
     fits: bool
     why_not: str
     find_lift: Callable[[], str]
     find_cure: Callable[[], str]
     explain: Explain
+
+    @property
+    def tokens_s(self) -> float | None:
+        """Output tokens a second of one data-parallel rank that runs all `requests`; None without a known step."""
+        return 1000 * self.requests / self.step_ms if self.step_ms else None
 
     @property
     def lift(self) -> str:
@@ -86,17 +93,21 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
     why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, retry, host_is_short=short)
+    step = launch.loaded.spec.workload.step
+    beside_ms = None if step is None else step.at(known[binding], context)
+    swap_in_ms = None if pools.swap_in is None else pools.swap_in.step_ms(known[binding], beside_ms)
     return Capacity(
         requests=known[binding],
         binding=binding,
         limits=limits,
-        swap_in_ms=None if pools.swap_in is None else pools.swap_in.step_ms(known[binding]),
+        swap_in_ms=swap_in_ms,
+        step_ms=None if beside_ms is None else beside_ms + (swap_in_ms or 0.0),
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
         find_lift=lambda: lift(launch, scenario, pools, known, retry, fits=not why_not),
         find_cure=find_cure,
-        explain=lambda: _steps(launch, pools, reserved, host_fit, limits),
+        explain=lambda: _steps(launch, pools, reserved, host_fit, limits, swap_in_ms),
     )
 
 
@@ -105,13 +116,14 @@ def _by_link(launch: Launch, pools: Pools) -> int | None:
     workload = launch.loaded.spec.workload
     if pools.swap_in is None or workload.tpot_ms is None:
         return None
-    rest = workload.step_ms or StepMs(fixed=0.0)
-    return pools.swap_in.requests_within(
-        workload.tpot_ms, lambda requests: rest.fixed + rest.per_request * requests, pools.request_cap
-    )
+    step, context = workload.step, workload.context
+    beside = None if step is None else lambda requests: step.at(requests, context)
+    return pools.swap_in.requests_within(workload.tpot_ms, beside, pools.request_cap)
 
 
-def _steps(launch: Launch, pools: Pools, reserved: int, host_fit: int | None, limits: Limits) -> tuple[Step, ...]:
+def _steps(
+    launch: Launch, pools: Pools, reserved: int, host_fit: int | None, limits: Limits, swap_in_ms: float | None
+) -> tuple[Step, ...]:
     steps = []
     if pools.gpu_requests is None:
         formula = f"{pools.logical_tokens:,} // {reserved:,} = {limits.gpu:,}"
@@ -124,10 +136,10 @@ def _steps(launch: Launch, pools: Pools, reserved: int, host_fit: int | None, li
             f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
         )
         steps.append(Step("requests by hot buffers", formula, SOURCE))
-    if pools.swap_in is not None:
-        found, profile = pools.swap_in, launch.loaded.spec.workload.profile
-        formula = f"{found.misses:,.0f} rows a request and layer × {found.layers} layers × {found.row_bytes:,} B"
-        steps.append(Step("missed rows of a step", formula, f"miss curve {profile}; hsplan's own kernels on an H200"))
+    if pools.swap_in is not None and swap_in_ms is not None:
+        formula = pools.swap_in.formula(min(limits.known().values()), swap_in_ms)
+        source = f"miss curve {launch.loaded.spec.workload.profile}; link of {pools.swap_in.curve.source}"
+        steps.append(Step("swap-in of a step", formula, source))
     return tuple(steps)
 
 

@@ -1,14 +1,15 @@
 """
 How fast a GPU reads scattered rows of host memory: a function of row bytes, pool and rows a call, not one number.
 
-Measured on one H200 (PCIe 5 x16) by `hsplan validate`; cards with another link are scaled by its nominal rate.
+The shipped curve was measured on one H200 (PCIe 5 x16) by `hsplan validate`; cards with another link are scaled by its
+nominal rate. `hsplan.linkcurve` reads one that was measured on the machine to be planned.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -36,23 +37,34 @@ class Measured(msgspec.Struct, frozen=True):
     rates: tuple[Point, ...]
 
 
+class Curve(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Gathers as measured: `grids` is {row bytes: {pool bytes: {rows a call: GB/s}}}, `source` says where.
+
+    `link_gb_s` is the nominal rate of the link they were measured on; None: they are of the planned machine itself.
+    """
+
+    source: str
+    link_gb_s: int | None
+    grids: dict[int, dict[int, dict[int, float]]]
+
+    def gather_gb_s(self, gpu: Gpu, *, row_bytes: int, pool_bytes: int, rows: int) -> float:
+        """GB/s (10^9 useful bytes) of random rows of one layer's pool, between row sizes as between all else."""
+        by_row = {size: interpolated(grid, pool_bytes=pool_bytes, rows=rows) for size, grid in self.grids.items()}
+        return _between(by_row, row_bytes) * (gpu.link_gb_s / self.link_gb_s if self.link_gb_s else 1)
+
+
 @cache
-def measured() -> Measured:
-    """The stored points."""
-    return msgspec.json.decode(DATA.read_bytes(), type=Measured)
+def shipped_curve() -> Curve:
+    """The curve that holds where none is given."""
+    measured = msgspec.json.decode(DATA.read_bytes(), type=Measured)
+    return Curve(source=measured.source, link_gb_s=measured.link_gb_s, grids=grids_of(measured.rates))
 
 
-def gather_gb_s(gpu: Gpu, *, row_bytes: int, pool_bytes: int, rows: int) -> float:
-    """GB/s (10^9 useful bytes) of random rows of one layer's pool, between row sizes as between all else."""
-    by_row = {size: interpolated(grid, pool_bytes=pool_bytes, rows=rows) for size, grid in _grids().items()}
-    return _between(by_row, row_bytes) * gpu.link_gb_s / measured().link_gb_s
-
-
-@cache
-def _grids() -> dict[int, dict[int, dict[int, float]]]:
-    """{row bytes: {pool bytes: {rows a call: GB/s}}}."""
+def grids_of(points: Iterable[Point]) -> dict[int, dict[int, dict[int, float]]]:
+    """Points as {row bytes: {pool bytes: {rows a call: GB/s}}}."""
     grids: dict[int, dict[int, dict[int, float]]] = {}
-    for point in measured().rates:
+    for point in points:
         grids.setdefault(point.row_bytes, {}).setdefault(point.pool_bytes, {})[point.rows] = point.gb_s
     return grids
 

@@ -19,6 +19,7 @@ from hsplan.errors import HsplanError
 from hsplan.families import LayerPlan, Model, read_model
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, changed, load_spec
+from hsplan.steptime import step_profile
 
 SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
 SHARED_KEYS = "layers that reuse top-k have no index key of their own in this model: the same as without elision"
@@ -64,7 +65,12 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
         launch=launch,
         as_launched=as_launched,
         scenarios=scenarios,
-        notes=(*_notes(loaded, launch), *_calibrated_notes(calibration), *_launched_notes(scenarios[as_launched])),
+        notes=(
+            *_notes(loaded, launch),
+            *_calibrated_notes(calibration),
+            *link_notes(scenarios),
+            *_launched_notes(scenarios[as_launched]),
+        ),
         not_modelled=launch.not_modelled,
     )
 
@@ -112,6 +118,12 @@ def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
 
 
+def link_notes(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
+    """What the times of loading assume of the host link, each once."""
+    loads = (entry.pools.swap_in for entry in scenarios.values() if entry.pools is not None)
+    return tuple(dict.fromkeys(note for found in loads if found is not None for note in found.assumptions()))
+
+
 def _calibrated_notes(calibration: Calibration | None) -> tuple[str, ...]:
     if calibration is None:
         return ()
@@ -124,5 +136,12 @@ def _notes(loaded: Loaded, launch: Launch) -> list[str]:
     return [
         *launch.notes,
         *(f"not verified against an original: {what}" for what in loaded.unverified),
+        *step_notes(loaded),
         *([f"config fields ignored as harmless: {', '.join(ignored[:8])}"] if ignored else []),
     ]
+
+
+def step_notes(loaded: Loaded) -> list[str]:
+    """What the stored step profile is of, where a spec names one."""
+    name = loaded.spec.workload.step_ms
+    return [f"step_ms {name}: {step_profile(name).summary}"] if isinstance(name, str) else []

@@ -132,6 +132,8 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "binding": capacity.binding,
             "lift": capacity.lift,
             "swap_in_ms": capacity.swap_in_ms,
+            "step_ms": capacity.step_ms,
+            "tokens_s": capacity.tokens_s,
             "limits": msgspec.to_builtins(capacity.limits),
         },
         "headroom_bytes": capacity.headroom_bytes,

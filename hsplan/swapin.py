@@ -3,7 +3,7 @@ Time that missed rows take: what offload adds to a decode step, and the requests
 
 The model is of hsplan's own kernels, measured on one H200 in whole steps with cold caches (`hsplan validate`): it gives
 their step times within 12 %. Engines whose kernels are slower at small batches, or that hide a part behind other work,
-differ from it.
+differ from it: `overlap` says how much of the loading is taken to be hidden.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from hsplan.hardware import Gpu
-from hsplan.linkrate import gather_gb_s
+from hsplan.linkrate import Curve
 
 OWNER_US = 25  # resolving the top-k of a layer, and the launches
 COPY_SHARE = 0.95  # of a plain gather's rate
@@ -23,32 +23,77 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a rank loads in a step: `misses` rows a request in each of `layers`, of which `owners` resolve the top-k.
 
-    `request_bytes`: a request's part of one layer's host pool.
+    `request_bytes`: a request's part of one layer's host pool. `curve`: how fast one GPU alone gathers; `host_gb_s`:
+    what the host memory of a node gives to its `gpus` together, None where each has all that its link takes.
+    `overlap`: the share of the loading that other work of the step hides.
     """
 
     gpu: Gpu
+    curve: Curve
     row_bytes: int
     layers: int
     owners: int
     misses: float
     request_bytes: int
+    gpus: int = 1
+    host_gb_s: float | None = None
+    overlap: float = 0.0
 
-    def step_ms(self, requests: int) -> float:
-        """Milliseconds that a step of so many requests spends on loading."""
+    def gb_s(self, requests: int) -> float:
+        """GB/s (10^9 useful bytes) at which a rank loads the rows of so many requests."""
+        rows = max(round(requests * self.misses), 1)
+        pool_bytes = max(requests, 1) * self.request_bytes
+        alone = COPY_SHARE * self.curve.gather_gb_s(
+            self.gpu, row_bytes=self.row_bytes, pool_bytes=pool_bytes, rows=rows
+        )
+        return alone if self.host_gb_s is None else min(alone, self.host_gb_s / self.gpus)
+
+    def step_ms(self, requests: int, beside_ms: float | None = None) -> float:
+        """
+        Milliseconds by which loading for so many requests makes a step longer.
+
+        No more is hidden than the rest of the step takes, `beside_ms`; None where that is not known.
+        """
+        resolve_ms = self.owners * OWNER_US / 1000
         rows = requests * self.misses
         if rows == 0:
-            return self.owners * OWNER_US / 1000
-        rate = gather_gb_s(
-            self.gpu, row_bytes=self.row_bytes, pool_bytes=requests * self.request_bytes, rows=max(round(rows), 1)
-        )
-        copy_us = rows * self.row_bytes / (rate * COPY_SHARE * 1000)
-        return (self.layers * copy_us + self.owners * OWNER_US) / 1000
+            return resolve_ms
+        copy_ms = self.layers * rows * self.row_bytes / (self.gb_s(requests) * 10**6)
+        hidden_ms = self.overlap * copy_ms
+        return resolve_ms + copy_ms - (hidden_ms if beside_ms is None else min(hidden_ms, beside_ms))
 
-    def requests_within(self, tpot_ms: float, step_ms: Callable[[int], float], most: int) -> int:
-        """The most requests, up to `most`, whose step takes `tpot_ms` at most, with `step_ms` of other work."""
+    def requests_within(self, tpot_ms: float, step_ms: Callable[[int], float] | None, most: int) -> int:
+        """The most requests, up to `most`, whose step takes `tpot_ms` at most; `step_ms` of other work, if known."""
+
+        def whole_ms(requests: int) -> float:
+            beside_ms = None if step_ms is None else step_ms(requests)
+            return (beside_ms or 0.0) + self.step_ms(requests, beside_ms)
+
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            fits = step_ms(middle) + self.step_ms(middle) <= tpot_ms
-            low, high = (middle, high) if fits else (low, middle - 1)
+            low, high = (middle, high) if whole_ms(middle) <= tpot_ms else (low, middle - 1)
         return low
+
+    def formula(self, requests: int, step_ms: float) -> str:
+        """`step_ms` of so many requests with its numbers, for a reader."""
+        rows = f"{requests:,} requests × {self.misses:,.0f} rows × {self.row_bytes:,} B"
+        copied = f"{rows} × {self.layers} layers at {self.gb_s(requests):.1f} GB/s"
+        hidden = f"{self.overlap * 100:g} % of that hidden" if self.overlap else "none of it hidden"
+        return f"{copied}, {hidden}, + {self.owners} layers × {OWNER_US} µs = {step_ms:.2f} ms"
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed of the link beyond hsplan's own measurement; empty where nothing was."""
+        found = []
+        if self.curve.link_gb_s is None:
+            found.append(f"link rates as measured on {self.curve.source}, not scaled")
+        sizes = sorted(self.curve.grids)
+        if not sizes[0] <= self.row_bytes <= sizes[-1]:
+            nearest = sizes[0] if self.row_bytes < sizes[0] else sizes[-1]
+            found.append(f"no link rate of rows of {self.row_bytes:,} B was measured: that of {nearest:,} B stands in")
+        if self.host_gb_s is not None:
+            each = self.host_gb_s / self.gpus
+            found.append(f"host memory gives {self.host_gb_s:,g} GB/s to {self.gpus} GPUs together, {each:,.1f} each")
+        if self.overlap:
+            found.append(f"{self.overlap * 100:g} % of the loading is taken to be hidden behind the rest of the step")
+        return tuple(found)

@@ -152,9 +152,8 @@ def _without(plan: Plan) -> Setting | None:
         return None
     workload = plan.launch.loaded.spec.workload
     requests = capacity.limits.gpu
-    if workload.tpot_ms is not None and workload.step_ms is not None and workload.step_ms.per_request:
-        room = workload.tpot_ms - workload.step_ms.fixed
-        requests = min(requests, max(int(room / workload.step_ms.per_request), 0))
+    if workload.tpot_ms is not None and workload.step is not None:
+        requests = workload.step.requests_within(workload.tpot_ms, workload.context, requests)
     priced = _with_requests(bare, max(requests, 1), {})
     binding = "gpu" if requests == capacity.limits.gpu else "tpot_ms"
     return _setting(priced, None, None, binding) if priced.fits and requests else None
@@ -164,18 +163,15 @@ def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> 
     capacity, pools = plan.launched.capacity, plan.launched.pools
     assert capacity is not None  # noqa: S101 - it is priced
     assert pools is not None  # noqa: S101
-    requests, swap_in_ms = capacity.requests, capacity.swap_in_ms or 0.0
-    rest = plan.launch.loaded.spec.workload.step_ms
-    step_ms = None if rest is None else rest.fixed + rest.per_request * requests + swap_in_ms
     return Setting(
         device_buffer_size=slots,
         host_to_device_ratio=ratio,
-        max_running_requests=requests * plan.launch.cap_ranks,
-        requests=requests,
+        max_running_requests=capacity.requests * plan.launch.cap_ranks,
+        requests=capacity.requests,
         binding=binding,
-        swap_in_ms=swap_in_ms,
-        step_ms=step_ms,
-        tokens_s=None if step_ms is None else 1000 * requests / step_ms,
+        swap_in_ms=capacity.swap_in_ms or 0.0,
+        step_ms=capacity.step_ms,
+        tokens_s=capacity.tokens_s,
         host_bytes_per_node=pools.host_bytes * host_pools(plan.launch, pools),
         scenario=plan.as_launched,
     )

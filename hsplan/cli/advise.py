@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from hsplan.cli.bars import bars
 from hsplan.cli.figures import NONE, gib, number
 from hsplan.cli.grid import grid_of
 from hsplan.cli.options import spec_argument, spec_options
@@ -16,6 +17,7 @@ from hsplan.cli.scenarios import title
 from hsplan.cli.tables import table
 from hsplan.engines import Flag, engine_of
 from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.planner import link_notes, step_notes
 from hsplan.planner import plan as make_plan
 from hsplan.result import Plan
 from hsplan.tuning import Setting, Tuned, tuned
@@ -53,7 +55,8 @@ def advise(
     if as_json:
         emit_json(_json(plan, found), output)
     else:
-        emit("\n\n".join(filter(None, [title(plan), _table(found), _flags(found), _verdict(plan, found)])), output)
+        parts = [title(plan), _table(found), _chart(found), _flags(found), _notes(plan), _verdict(plan, found)]
+        emit("\n\n".join(filter(None, parts)), output)
     if found.best is None and found.without is None:
         raise typer.Exit(1)
 
@@ -66,18 +69,37 @@ def _check(plan: Plan) -> None:
         raise UnsupportedError(Problem(what=what))
 
 
+def _settings(found: Tuned) -> list[Setting]:
+    return ([found.without] if found.without else []) + list(found.sizes)
+
+
 def _table(found: Tuned) -> str:
-    settings = ([found.without] if found.without else []) + list(found.sizes)
+    settings = _settings(found)
     heads = ["hot buffer", "ratio", "requests", "binds", "swap-in, ms", "step, ms", "tokens/s", "host GiB, node"]
     if all(setting.host_to_device_ratio is None for setting in settings):
         heads[1] = ""
     return table(heads, [_row(setting, best=setting == found.best) for setting in settings], left=(0, 3))
 
 
-def _row(setting: Setting, *, best: bool) -> list[str]:
+def _chart(found: Tuned) -> str:
+    """What each setting yields as bars: tokens a second where the step is known, else requests."""
+    settings = _settings(found)
+    if len(settings) < 2:
+        return ""
+    known = settings[0].tokens_s is not None
+    yields = [setting.tokens_s or 0.0 if known else float(setting.requests) for setting in settings]
+    labels = [_label(setting, best=setting == found.best) for setting in settings]
+    return bars("tokens/s by hot buffer" if known else "requests by hot buffer", labels, yields)
+
+
+def _label(setting: Setting, *, best: bool) -> str:
     size = "no offload" if setting.device_buffer_size is None else number(setting.device_buffer_size)
+    return f"{size}{' (best)' if best else ''}"
+
+
+def _row(setting: Setting, *, best: bool) -> list[str]:
     return [
-        f"{size}{' (best)' if best else ''}",
+        _label(setting, best=best),
         number(setting.host_to_device_ratio) if setting.host_to_device_ratio else NONE,
         number(setting.requests),
         setting.binding,
@@ -101,12 +123,18 @@ def _flags(found: Tuned) -> str:
     return "\n".join(lines)
 
 
+def _notes(plan: Plan) -> str:
+    """What the times assume of the step and of the host link."""
+    notes = (*step_notes(plan.launch.loaded), *link_notes(plan.scenarios))
+    return "\n".join(wrapped("note: ", note) for note in notes)
+
+
 def _verdict(plan: Plan, found: Tuned) -> str:
     context = plan.launch.loaded.spec.workload.context
     lines = []
     if found.pays_from is None:
         lines.append(wrapped("", "offload does not pay at any context that the model takes"))
-    elif found.pays_from > context:
+    else:
         lines.append(wrapped("", f"offload pays from contexts of {found.pays_from:,} tokens on"))
     if found.best is None:
         lines.append("no setting with offload fits")
@@ -142,4 +170,5 @@ def _json(plan: Plan, found: Tuned) -> dict[str, Any]:
         "without": msgspec.to_builtins(found.without),
         "sizes": msgspec.to_builtins(found.sizes),
         "flags": msgspec.to_builtins(flags),
+        "notes": list(plan.notes),
     }

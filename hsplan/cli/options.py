@@ -19,6 +19,7 @@ from hsplan.engines import ENGINES, PRESETS
 from hsplan.hardware import GPUS
 from hsplan.spec import shipped_names
 from hsplan.spec.schema import SECTIONS, SIZE_KEYS, leaf_sections
+from hsplan.steptime import step_profiles
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -63,13 +64,16 @@ HELP = {
     "max_num_batched_tokens": "Tokens of one step in vLLM.",
     "async_scheduling": "vLLM plans the next step early; else --no-async-scheduling.",
     "kv_budget": "Bytes for the cache: 134.127GiB; skips the estimate of weights and reserve.",
+    "link_curve": "Link rates of this machine: a file of `hsplan validate --json`.",
+    "host_gb_s": "GB/s that host memory gives to all GPUs of a node together.",
     "device_buffer_size": "Tokens of a request that stay on the GPU; the engine's default if not given.",
     "host_to_device_ratio": "Tokens in host memory for each one on the GPU.",
     "host_pool": "Host pool of vLLM: 384GiB.",
     "host_memory": "Host memory of a node: 2TiB, or here for this machine.",
+    "overlap": "Share of the loading hidden behind other work: 0 to 1.",
     "context": "Prompt and output of one request, tokens.",
     "tpot_ms": "Wished time for each output token, ms.",
-    "step_ms": "The rest of a decode step: '{fixed: 12, per_request: 0.2}', ms.",
+    "step_ms": "The rest of a decode step, ms: '{fixed: 12, per_request: 0.2}', or glm-5.1-8xh200.",
     "profile": "How often hot buffers miss: glm-5.1-longbench, stress, ...",
 }
 PANELS = {"weights": "Weights", "deployment": "Deployment", "offload": "Offload", "workload": "Workload"}
@@ -166,9 +170,8 @@ def _metavar(leaf: str, section: str) -> str:
 
 def _completion(leaf: str) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
-        known = {"gpu": set(GPUS), "engine": set(ENGINES), "preset": set(PRESETS)}.get(leaf) or _choices(
-            FIELDS[leaf].type
-        )
+        named = {"gpu": set(GPUS), "engine": set(ENGINES), "preset": set(PRESETS), "step_ms": set(step_profiles())}
+        known = named.get(leaf) or _choices(FIELDS[leaf].type)
         return sorted(name for name in known if name.startswith(incomplete))
 
     return complete

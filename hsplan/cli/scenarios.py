@@ -92,14 +92,21 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  by max running", lambda p: number(p.capacity.limits.max_running)),
         ("  by host link", lambda p: number(p.capacity.limits.link)),
         ("swap-in, ms a step", lambda p: NONE if p.capacity.swap_in_ms is None else f"{p.capacity.swap_in_ms:,.1f}"),
+        ("step, ms", lambda p: NONE if p.capacity.step_ms is None else f"{p.capacity.step_ms:,.1f}"),
+        ("tokens/s", lambda p: _tokens_s(p, 1)),
         ("what binds", lambda p: p.capacity.binding),
         ("host GiB, pool" if shared else "host GiB, rank", lambda p: _host_gib(p, 1)),
         ("host GiB, node", lambda p: _host_gib(p, host_pools(plan.launch, p.pools))),
         (f"tokens, {dp} DP ranks", lambda p: number(p.pools.logical_tokens * dp) if dp > 1 else NONE),
         (f"requests, {dp} DP", lambda p: number(p.capacity.requests * dp) if dp > 1 else NONE),
+        (f"tokens/s, {dp} DP", lambda p: _tokens_s(p, dp) if dp > 1 else NONE),
         ("headroom, GiB", lambda p: gib(p.capacity.headroom_bytes)),
         ("fits", lambda p: "yes" if p.capacity.fits else "NO"),
     ]
+
+
+def _tokens_s(p: Priced, ranks: int) -> str:
+    return NONE if p.capacity.tokens_s is None else f"{p.capacity.tokens_s * ranks:,.0f}"
 
 
 def _in_blocks(plan: Plan) -> bool:

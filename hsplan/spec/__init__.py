@@ -1,7 +1,7 @@
 """Specs: what a user writes, read and checked."""
 
 from hsplan.spec.load import Loaded, changed, load_spec
-from hsplan.spec.schema import Deployment, Offload, Spec, StepMs, Weights, Workload
+from hsplan.spec.schema import Deployment, Offload, Spec, Weights, Workload
 from hsplan.spec.source import shipped_names
 
 __all__ = [
@@ -9,7 +9,6 @@ __all__ = [
     "Loaded",
     "Offload",
     "Spec",
-    "StepMs",
     "Weights",
     "Workload",
     "changed",

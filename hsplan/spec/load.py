@@ -21,11 +21,13 @@ from hsplan.hardware import GPUS
 from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
 from hsplan.spec.schema import MIN_BYTES, SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
+from hsplan.steptime import StepMs, step_profiles
 from hsplan.units import MAX_BYTES, parse_bytes
 
 LEAVES = leaf_sections()
 ROOT_KEYS = Spec.__struct_fields__
 KEYWORDS = ("auto", "here")
+PATH_KEYS = (("weights", "path"), ("deployment", "link_curve"))
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +67,7 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
     if overrides:
         data = _merge(data, overrides)
     where = _where(source, model_source, overrides)
-    checked = _resolve_weights_path(_convert(data, where), base)
+    checked = _resolve_paths(_convert(data, where), base)
     return Loaded(
         spec=checked,
         title=checked.name or source.title,
@@ -201,16 +203,23 @@ def _parse_sizes(data: dict[str, Any]) -> dict[str, Any]:
     return data
 
 
-def _resolve_weights_path(spec: Spec, base: Path) -> Spec:
-    """A relative `weights.path` is meant from the folder of the spec file."""
-    if spec.weights == "auto" or spec.weights.path is None:
-        return spec
+def _resolve_paths(spec: Spec, base: Path) -> Spec:
+    """Relative `weights.path` and `deployment.link_curve` are meant from the folder of the spec file."""
+    for section, key in PATH_KEYS:
+        values = getattr(spec, section)
+        path = None if values == "auto" else getattr(values, key)
+        if path is not None:
+            values = msgspec.structs.replace(values, **{key: _resolved(path, base, f"{section}.{key}")})
+            spec = msgspec.structs.replace(spec, **{section: values})
+    return spec
+
+
+def _resolved(path: str, base: Path, where: str) -> str:
     try:
-        path = base / Path(spec.weights.path).expanduser()
+        return str(base / Path(path).expanduser())
     except RuntimeError:
-        where, what = "weights.path", f"no home folder for {shown(spec.weights.path)!r}"
+        what = f"no home folder for {shown(path)!r}"
         raise InputError(Problem(where=where, what=what, remedy="write the whole path")) from None
-    return msgspec.structs.replace(spec, weights=msgspec.structs.replace(spec.weights, path=str(path)))
 
 
 def _problems(data: Mapping[str, Any], where: Callable[[str], str]) -> Iterator[Problem]:
@@ -307,6 +316,8 @@ def expected(kind: Any) -> str:
 
 def _words(info: inspect.Type) -> str:
     match info:
+        case inspect.Metadata(extra_json_schema={"description": text}):
+            return str(text)
         case inspect.LiteralType(values=values):
             return ", ".join(map(str, values))
         case inspect.NoneType():
@@ -333,10 +344,17 @@ def _words(info: inspect.Type) -> str:
 
 def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
     """Checks that need more than one key, or data."""
-    profile = spec.workload.profile
-    if profile not in rate_profiles():
-        remedy = nearest(profile, rate_profiles())
-        yield Problem(where=where("workload.profile"), what=f"unknown profile {shown(profile)!r}", remedy=remedy)
+    for key, name, known in (
+        ("profile", spec.workload.profile, rate_profiles()),
+        ("step_ms", spec.workload.step_ms, step_profiles()),
+    ):
+        if isinstance(name, str) and name not in known:
+            what = f"unknown {'step ' * (key == 'step_ms')}profile {shown(name)!r}"
+            yield Problem(where=where(f"workload.{key}"), what=what, remedy=nearest(name, known))
+    step = spec.workload.step_ms
+    if isinstance(step, StepMs) and step.at(1, spec.workload.context) == 0:
+        remedy = "give a time above 0 for fixed or per_request"
+        yield Problem(where=where("workload.step_ms"), what="a step of no time at all", remedy=remedy)
     weights = spec.weights
     if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:
         remedy = "give exactly one of checkpoint, bytes_per_rank, path"

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from hsplan.missrate import DEFAULT_PROFILE
+from hsplan.steptime import StepMs, step_profile
 from hsplan.units import MAX_BYTES
 
 MAX_RANKS = 4096
@@ -25,6 +26,7 @@ Count = Annotated[int, Meta(ge=0, le=MAX_RANKS)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Bytes = Annotated[int, Meta(ge=MIN_BYTES, le=MAX_BYTES)]
 Fraction = Annotated[float, Meta(gt=0, lt=1)]
+StepName = Annotated[str, Meta(description="the name of a step profile")]
 
 Backend = Literal[
     "auto",
@@ -66,7 +68,12 @@ class Weights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the model is launched. Sizes in bytes, ranks and tokens as counts."""
+    """
+    How and on what the model is launched. Sizes in bytes, ranks and tokens as counts.
+
+    `link_curve`: a file of `hsplan validate --json`, whose gathers are those of this machine; `host_gb_s`: GB/s that
+    the host memory of a node gives to all its GPUs together, "auto": as much as their links take.
+    """
 
     engine: str = "sglang"
     release: str = "latest"
@@ -105,35 +112,41 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     max_num_batched_tokens: Tokens | Auto = "auto"
     async_scheduling: bool = True
     kv_budget: Bytes | Auto = "auto"
+    link_curve: str | None = None
+    host_gb_s: Annotated[float, Meta(gt=0, le=1e6)] | Auto = "auto"
 
 
 class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPU offload of the KV rows (HiSparse). `device_buffer_size` in tokens, pools and memory in bytes."""
+    """
+    CPU offload of the KV rows (HiSparse). `device_buffer_size` in tokens, pools and memory in bytes.
+
+    `overlap`: the share of the loading that is taken to be hidden behind other work of a decode step.
+    """
 
     device_buffer_size: Annotated[int, Meta(ge=1, le=2**24)] | Auto = "auto"
     host_to_device_ratio: Annotated[float, Meta(ge=1, le=1000)] = 2
     host_pool: Bytes | Auto = "auto"
     host_memory: Bytes | Literal["auto", "here"] = "auto"
-
-
-class StepMs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Time of a decode step without offload, milliseconds: `fixed` + `per_request` × requests of a rank."""
-
-    fixed: Annotated[float, Meta(ge=0, le=1e9)]
-    per_request: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    overlap: Annotated[float, Meta(ge=0, le=1)] = 0.0
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One request: `context` is prompt plus output, tokens; `tpot_ms` the wished time per token.
 
-    `profile` names the stored curve of how often hot buffers miss; `step_ms` is the rest of a decode step.
+    `profile` names the stored curve of how often hot buffers miss; `step_ms` is the rest of a decode step, in numbers
+    or by the name of a stored step profile.
     """
 
     context: Tokens = 32768
     tpot_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    step_ms: StepMs | None = None
+    step_ms: StepMs | StepName | None = None
     profile: str = DEFAULT_PROFILE
+
+    @property
+    def step(self) -> StepMs | None:
+        """The rest of a decode step in numbers; None where it is not known."""
+        return step_profile(self.step_ms).step_ms if isinstance(self.step_ms, str) else self.step_ms
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ the newest tokens and the first ones always belong to the top-k.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -16,12 +17,23 @@ from hsplan.errors import InputError, Problem, nearest, shown
 FOLDER = Path(__file__).with_name("profiles")
 
 
+class Churn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Weights of the layers below `end`, where they differ from those of the profile."""
+
+    end: Annotated[int, msgspec.Meta(ge=1)]
+    slow: float | None = None
+    mid: float | None = None
+    white: float | None = None
+
+
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     Weights of the parts of a score; the slow and mid parts last `slow_steps` and `mid_steps`.
 
     `recency` is the weight of a term that decays over `recency_tokens` of age. `source` says what the numbers stand
-    for. `sinks` first and `recent` newest tokens are in every top-k.
+    for. `sinks` first and `recent` newest tokens are in every top-k. `layers` are ranges of layers with weights of
+    their own, the lowest first: each from the end of the one before it to its own. The last end is the number of layers
+    that the profile's stored miss curve is the mean of; layers from there on have the profile's own weights.
     """
 
     source: str
@@ -35,6 +47,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     recency_tokens: float = 1.0
     sinks: int = 4
     recent: int = 1
+    layers: tuple[Churn, ...] = ()
+
+    def __post_init__(self) -> None:
+        ends = [group.end for group in self.layers]
+        if ends != sorted(set(ends)):
+            raise ValueError(f"the ends of `layers` are {ends}: each must be above the one before it")
+
+    def at(self, layer: int) -> Profile:
+        """The profile of one layer by its id: its weights, and no more `layers`."""
+        group = next((group for group in self.layers if layer < group.end), None)
+        own = {} if group is None else {key: getattr(group, key) for key in ("slow", "mid", "white")}
+        given = {key: weight for key, weight in own.items() if weight is not None}
+        return msgspec.structs.replace(self, layers=(), **given)
 
 
 def profile_names() -> list[str]:

@@ -1,9 +1,9 @@
 """
-Recorded traces: which ids each step read, as an .npy file.
+Recorded traces of one request: which ids each step read in each layer.
 
-int32 [steps, K] of one request and layer, or [steps, layers, K] of one request; −1 is no id. That is what a server's
-dump of its top-k indices is once saved with numpy.save; ids need not be sorted. The newest token of a step counts as
-any other unless it is left out.
+The format is an .npy file, int32 [steps, K] of one layer or [steps, layers, K]; −1 is no id. That is what a dump of a
+server's top-k indices is once saved with numpy.save; ids need not be sorted. The newest token of a step counts as any
+other unless it is left out. `hsplan.workload.dumps` reads two more.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -20,15 +21,27 @@ Ids = npt.NDArray[np.int32]
 MOST_TOKENS = 2**21
 
 
-def save_trace(path: Path, trace: Sequence[Ids]) -> None:
-    """Write a trace of one layer; raises OSError."""
+class Recording(msgspec.Struct, frozen=True):
+    """One trace a layer, each step sorted, distinct and without −1; `layers` are their ids, None if not known."""
+
+    traces: list[list[Ids]]
+    layers: tuple[int, ...] | None = None
+
+
+def save_traces(path: Path, traces: Sequence[Sequence[Ids]]) -> None:
+    """Write traces of equally many steps: [steps, K] of one layer, [steps, layers, K] of more; raises OSError."""
+    most = max(ids.size for trace in traces for ids in trace)
+    data = np.full((len(traces[0]), len(traces), most), -1, dtype=np.int32)
+    for layer, trace in enumerate(traces):
+        for step, ids in enumerate(trace):
+            data[step, layer, : ids.size] = ids
     with path.open("wb") as file:
-        np.save(file, np.stack(trace), allow_pickle=False)
+        np.save(file, data[:, 0] if len(traces) == 1 else data, allow_pickle=False)
 
 
-def load_traces(path: Path) -> list[list[Ids]]:
+def load_array(path: Path) -> Recording:
     """
-    The traces of a file, one a layer, each step sorted, distinct and without −1.
+    The traces of an .npy file.
 
     Raises InputError for files that are no such array, are empty, or name tokens that no request has.
     """
@@ -41,12 +54,14 @@ def load_traces(path: Path) -> list[list[Ids]]:
     if data.ndim not in (2, 3) or data.dtype.kind not in "iu" or not data.size:
         what = f"holds {data.dtype} {list(data.shape)}"
         raise InputError(Problem(where=str(path), what=what, remedy="save ids, int32 [steps, K] or [steps, layers, K]"))
-    if int(data.max()) >= MOST_TOKENS:
-        what = f"token {int(data.max()):,} is beyond {MOST_TOKENS:,}"
-        raise InputError(Problem(where=str(path), what=what, remedy="save positions inside the request, not pool rows"))
     layers = data[:, None] if data.ndim == 2 else data
-    return [[_clean(step) for step in layers[:, layer]] for layer in range(layers.shape[1])]
+    return Recording([[clean(step, str(path)) for step in layers[:, layer]] for layer in range(layers.shape[1])])
 
 
-def _clean(ids: npt.NDArray[np.integer]) -> Ids:
-    return np.unique(ids[ids >= 0]).astype(np.int32)
+def clean(ids: npt.NDArray[np.integer], where: str) -> Ids:
+    """The ids of a step as a trace has them; raises InputError for a token that no request has."""
+    found = np.unique(ids[ids >= 0])
+    if found.size and int(found[-1]) >= MOST_TOKENS:
+        what = f"token {int(found[-1]):,} is beyond {MOST_TOKENS:,}"
+        raise InputError(Problem(where=where, what=what, remedy="save positions inside the request, not pool rows"))
+    return found.astype(np.int32)

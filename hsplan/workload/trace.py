@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +27,7 @@ def draw(profile: Profile, *, context: int, top_k: int, steps: int, seed: int) -
     def noise() -> Scores:
         return dice.standard_normal(context, dtype=np.float32)
 
-    fixed = noise() * np.float32(profile.static)
+    fixed = dice.permutation(_quantiles(context)) * np.float32(profile.static)
     if profile.recency:
         age = np.arange(context - 1, -1, -1, dtype=np.float32)
         fixed += np.float32(profile.recency) * np.exp(-age / np.float32(profile.recency_tokens))
@@ -38,6 +40,18 @@ def draw(profile: Profile, *, context: int, top_k: int, steps: int, seed: int) -
         score[: profile.sinks] = np.inf
         score[context - profile.recent :] = np.inf
         yield np.sort(np.argpartition(score, context - top_k)[context - top_k :]).astype(np.int32)
+
+
+@cache
+def _quantiles(count: int) -> Scores:
+    """
+    As many values of a normal distribution, evenly spread.
+
+    Static parts are these in random order. Drawn one by one they would make the miss rates of two seeds differ by up
+    to 0.7 points of a hundred; so it is 0.3, around the same mean.
+    """
+    normal = NormalDist()
+    return np.array([normal.inv_cdf((i + 0.5) / count) for i in range(count)], dtype=np.float32)
 
 
 def _advance(part: Scores, fresh: Scores, steps: float) -> None:

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hsplan_kernels import address_order
-from hsplan_kernels.address_order import close_buckets, count_in_buckets, write_order
+from hsplan_kernels.address_order import close_buckets, copy_in_order, count_in_buckets, write_order
 from hsplan_kernels.state import BUCKETS, MissPlan, SwapState
 from hsplan_kernels.victims import oldest, one_a_lane, ranks
 
@@ -122,11 +122,14 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
         raise ValueError("host and device: give whole pools, not views with gaps")
     if row_bytes % 16 or device.shape[1] != row_bytes:
         raise ValueError(f"rows of {row_bytes} and {device.shape[1]} bytes: give equal multiples of 16")
+    if plan.sorted_src is not None:
+        _copy_sorted(plan, host, device)
+        return
     n, k = plan.src.shape
     units = row_bytes // 16
     _copy[(min(COPY_PROGRAMS, triton.cdiv(n * k, COPY_ROWS)),)](
-        plan.src if plan.sorted_src is None else plan.sorted_src,
-        plan.dst if plan.sorted_dst is None else plan.sorted_dst,
+        plan.src,
+        plan.dst,
         plan.counts,
         host.view(torch.int64),
         device.view(torch.int64),
@@ -136,9 +139,26 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
         LANES=triton.next_power_of_2(units),
         ROWS=COPY_ROWS,
         REQUESTS=triton.next_power_of_2(n),
-        SORTED=plan.sorted_src is not None,
         OVERLAP=_can_overlap(device),
         num_warps=COPY_WARPS,
+        launch_pdl=_can_overlap(device),
+    )
+
+
+def _copy_sorted(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> None:
+    n = plan.counts.shape[0]
+    copy_in_order[(address_order.copy_programs(host.numel()),)](
+        plan.sorted_src,
+        plan.sorted_dst,
+        plan.counts,
+        host.view(torch.int64),
+        device.view(torch.int64),
+        n,
+        UNITS=host.shape[1] // 16,
+        TILE=address_order.COPY_UNITS,
+        REQUESTS=triton.next_power_of_2(n),
+        OVERLAP=_can_overlap(device),
+        num_warps=address_order.COPY_WARPS,
         launch_pdl=_can_overlap(device),
     )
 
@@ -316,10 +336,10 @@ def _copy(
     LANES: tl.constexpr,
     ROWS: tl.constexpr,
     REQUESTS: tl.constexpr,
-    SORTED: tl.constexpr,
     OVERLAP: tl.constexpr,
 ):
     if OVERLAP:
+        gdc_launch_dependents()
         gdc_wait()
     o_n = tl.arange(0, REQUESTS)
     counts = tl.load(p_counts + o_n, mask=o_n < n, other=0)
@@ -329,15 +349,16 @@ def _copy(
     o_e = tl.arange(0, 2)[None, None, :]
     hop = tl.num_programs(0) * ROWS
     j = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    at = _entry(j, counts, ends, K, SORTED)
-    src = tl.load(p_src + at, mask=j < total, other=0)
-    dst = tl.load(p_dst + at, mask=j < total, other=0)
+    at = _entry(j, counts, ends, K)
+    # The first of one request need not wait for its count; what lies past it in the plan is not used.
+    src = tl.load(p_src + at, mask=at < n * K, other=0)
+    dst = tl.load(p_dst + at, mask=at < n * K, other=0)
     for _ in range(tl.program_id(0) * ROWS, total, hop):
         mask = (j < total)[:, None, None] & (o_u < UNITS) & (o_e < 2)
         values = tl.load(p_host + src[:, None, None] * (UNITS * 2) + o_u * 2 + o_e, mask=mask, other=0)
         # While the rows are under way, look the next ones up.
         j += hop
-        at = _entry(j, counts, ends, K, SORTED)
+        at = _entry(j, counts, ends, K)
         src = tl.load(p_src + at, mask=j < total, other=0)
         rows = dst.to(tl.int64)[:, None, None]
         dst = tl.load(p_dst + at, mask=j < total, other=0)
@@ -345,9 +366,9 @@ def _copy(
 
 
 @triton.jit
-def _entry(j, counts, ends, K: tl.constexpr, SORTED: tl.constexpr):
+def _entry(j, counts, ends, K: tl.constexpr):
     """Where in the plan the j-th row of the batch stands."""
-    if SORTED:
+    if counts.shape[0] == 1:
         return j.to(tl.int64)
     before = ends[None, :] <= j[:, None]
     request = tl.sum(before.to(tl.int32), 1).to(tl.int64)

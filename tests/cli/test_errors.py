@@ -129,7 +129,10 @@ def test_values_are_read_as_yaml_scalars(text, value):
         (("--mem-fraction", "1"), "give a number above 0 and below 1 or auto"),
         (("--kv-budget", "0"), 'give bytes, from 1 MiB on, or a size such as "30GiB" or auto'),
         (("--layer-range", "0,15"), "give the first layer and the end, such as [0, 15] or null"),
-        (("--step-ms", "12"), "give a mapping of fixed, per_request or null"),
+        (
+            ("--step-ms", "12"),
+            "give a mapping of fixed, per_request, per_context_token or the name of a step profile or null",
+        ),
         (("--tpot-ms", "0"), "give a number above 0 to 1,000,000,000 or null"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import hsplan
 from hsplan.errors import InputError
 from hsplan.hardware import gpu_named
-from hsplan.linkrate import gather_gb_s
+from hsplan.linkrate import shipped_curve
 from hsplan.missrate import miss_rates, miss_share, rate_profiles
 from hsplan.swapin import SwapIn
 
@@ -61,18 +61,19 @@ def test_another_top_k_is_looked_up_in_multiples_of_it():
     ],
 )
 def test_a_gather_is_as_fast_as_measured(row_bytes, pool_bytes, rows, gb_s):
-    found = gather_gb_s(gpu_named("h200"), row_bytes=row_bytes, pool_bytes=pool_bytes, rows=rows)
+    found = shipped_curve().gather_gb_s(gpu_named("h200"), row_bytes=row_bytes, pool_bytes=pool_bytes, rows=rows)
     assert found == pytest.approx(gb_s, abs=0.01)
 
 
 def test_another_link_is_scaled_by_its_nominal_rate():
     sizes = {"row_bytes": 656, "pool_bytes": 2**30, "rows": 4096}
-    assert gather_gb_s(gpu_named("a100"), **sizes) == pytest.approx(43.7 / 2, abs=0.01)  # PCIe 4: 32 of 64 GB/s
+    found = shipped_curve().gather_gb_s(gpu_named("a100"), **sizes)
+    assert found == pytest.approx(43.7 / 2, abs=0.01)  # PCIe 4: 32 of 64 GB/s
 
 
 def swap(**changes):
     values = {"row_bytes": 656, "layers": 78, "owners": 21, "misses": 270.0, "request_bytes": 32_768 * 656}
-    return SwapIn(gpu=gpu_named("h200"), **values | changes)
+    return SwapIn(gpu=gpu_named("h200"), curve=shipped_curve(), **values | changes)
 
 
 def test_a_step_without_misses_takes_the_resolving_alone():

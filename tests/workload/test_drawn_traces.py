@@ -1,11 +1,13 @@
 """Drawn and recorded traces, and the profiles they come from."""
 
+import itertools
+
+import msgspec
 import numpy as np
 import pytest
 
 from hsplan.errors import InputError
-from hsplan.workload.profile import Profile, load_profile, profile_names
-from hsplan.workload.recording import load_traces, save_trace
+from hsplan.workload.profile import Churn, Profile, load_profile, profile_names
 from hsplan.workload.trace import draw
 
 PROFILE = Profile(source="test", static=1.0, slow=0.4, slow_steps=20, mid=0.8, mid_steps=9, white=0.3)
@@ -43,7 +45,15 @@ def test_the_shipped_profiles_are_those_of_the_published_workloads():
 
 @pytest.mark.parametrize(
     ("text", "what"),
-    [("static: [1]\nsource: x", "Expected `float`"), ("source: x", "static"), ("static: 1\nsource: x\nslw: 1", "slw")],
+    [
+        ("static: [1]\nsource: x", "Expected `float`"),
+        ("source: x", "static"),
+        ("static: 1\nsource: x\nslw: 1", "slw"),
+        ("static: 1\nsource: x\nlayers: [{end: 2, whte: 1}]", r"whte.*layers\[0\]"),
+        ("static: 1\nsource: x\nlayers: [{white: 1}]", "end"),
+        ("static: 1\nsource: x\nlayers: [{end: 0}]", ">= 1"),
+        ("static: 1\nsource: x\nlayers: [{end: 4}, {end: 4}]", r"ends of `layers` are \[4, 4\]"),
+    ],
 )
 def test_a_profile_with_wrong_keys_is_refused(tmp_path, text, what):
     path = tmp_path / "mine.yaml"
@@ -52,47 +62,33 @@ def test_a_profile_with_wrong_keys_is_refused(tmp_path, text, what):
         load_profile(str(path))
 
 
+def test_a_range_of_layers_has_the_weights_that_it_gives_and_the_others_of_the_profile():
+    mixed = msgspec.structs.replace(PROFILE, layers=(Churn(end=2, white=5.0), Churn(end=7, slow=0.0, mid=0.1)))
+    assert [(one.slow, one.mid, one.white) for one in map(mixed.at, (0, 1, 2, 6, 7, 90))] == [
+        (0.4, 0.8, 5.0),
+        (0.4, 0.8, 5.0),
+        (0.0, 0.1, 0.3),
+        (0.0, 0.1, 0.3),
+        (0.4, 0.8, 0.3),
+        (0.4, 0.8, 0.3),
+    ]
+    assert mixed.at(7) == PROFILE
+
+
+def overlap(layer, context=68_665):
+    """Percent of a top-k set that the next one has too."""
+    own = load_profile("deepseek-v3.2-low-overlap").at(layer)
+    steps = list(draw(own, context=context, top_k=2048, steps=20, seed=1))
+    return 100 * sum(np.intersect1d(*pair).size for pair in itertools.pairwise(steps)) / 19 / 2048
+
+
+def test_layers_of_the_low_overlap_profile_overlap_as_published():
+    # arXiv 2604.22312: 1 to 2 % in layers 0 and 1, where chance alone gives 2,048 of 68,665 tokens, 3 %.
+    assert overlap(0) == overlap(1) < 5
+    # 35 to 50 % in layers 20 to 60, at the high end.
+    assert overlap(20) == overlap(60) == pytest.approx(50, abs=2)
+
+
 def test_an_unknown_profile_names_the_nearest():
     with pytest.raises(InputError, match=r"did you mean glm-5\.1-longbench"):
         load_profile("glm-5-longbench")
-
-
-def test_a_recorded_trace_comes_back_sorted_distinct_and_without_padding(tmp_path):
-    path = tmp_path / "trace.npy"
-    np.save(path, np.array([[5, 2, -1, 2], [7, 1, 0, 3]], dtype=np.int64))
-    ((first, second),) = load_traces(path)
-    assert (first.tolist(), second.tolist()) == ([2, 5], [0, 1, 3, 7])
-    save_trace(path, drawn())
-    assert np.array_equal(load_traces(path)[0], drawn())
-
-
-def test_a_dump_of_many_layers_gives_one_trace_a_layer(tmp_path):
-    path = tmp_path / "trace.npy"
-    np.save(path, np.arange(24, dtype=np.int32).reshape(3, 2, 4))
-    first, second = load_traces(path)
-    assert [ids.tolist() for ids in first] == [[0, 1, 2, 3], [8, 9, 10, 11], [16, 17, 18, 19]]
-    assert second[0].tolist() == [4, 5, 6, 7]
-
-
-@pytest.mark.parametrize(
-    ("data", "what"),
-    [
-        (np.zeros((2, 2), dtype=np.float32), "holds float32"),
-        (np.zeros(4, dtype=np.int32), "holds int32"),
-        (np.zeros((0, 4), dtype=np.int32), "holds int32"),
-        (np.full((2, 2), 2**21, dtype=np.int32), "2,097,152 is beyond"),
-    ],
-)
-def test_an_array_that_is_no_trace_is_refused(tmp_path, data, what):
-    path = tmp_path / "trace.npy"
-    np.save(path, data)
-    with pytest.raises(InputError, match=what):
-        load_traces(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY garbage", b"text"])
-def test_a_file_that_is_no_array_is_refused(tmp_path, content):
-    path = tmp_path / "trace.npy"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match=r"numpy\.save"):
-        load_traces(path)
