@@ -40,7 +40,8 @@ def launch(command: Sequence[str], ranks: int, *, silence_s: float, grace_s: flo
 
     Raises CannotRunError, or what the rank itself raised, with the rank's name and what it was at.
     """
-    with _interruptible(), _listening() as (store, port):
+    with _interruptible():
+        store, port = _listening()
         processes = Processes(command, ranks, port)
         try:
             return _watched(processes, store, silence_s)
@@ -105,19 +106,19 @@ class Processes:
 
 
 def _watched(processes: Processes, store: Any, silence_s: float) -> int:
-    """Wait for the ranks; the exit code of the first, once it has said that the run is done."""
+    """Wait for the ranks; the exit code of the first, which alone is waited for once the run is done."""
     codes = processes.codes()
     watch = Watch(store, len(codes))
     while True:
         codes = processes.codes()
-        if codes[0] is not None and codes[0] >= 0 and store.check([DONE]):
-            return codes[0]
-        ended = [rank for rank, code in enumerate(codes) if code is not None]
-        if any(codes[rank] != 0 for rank in ended) or len(ended) == len(codes):
-            raise _ended(codes, processes, store, watch)
-        silent = watch.silent(silence_s)
-        if silent is not None:
+        if store.check([DONE]):
+            if codes[0] is not None and codes[0] >= 0:
+                return codes[0]
+            codes = codes[:1]  # what others do at their end changes nothing, and a report may wait for its reader
+        elif silent := watch.silent(silence_s):
             raise CannotRunError(watch.silence(*silent))
+        if any(codes) or None not in codes:
+            raise _ended(codes, processes, store, watch)
         time.sleep(POLL_S)
 
 
@@ -156,16 +157,14 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return {"PYTHONPATH": path, **{name: str(value) for name, value in values.items()}}
 
 
-@contextlib.contextmanager
-def _listening() -> Iterator[tuple[Any, int]]:
-    """The store of a run, which only this machine reaches, and its port."""
+def _listening() -> tuple[Any, int]:
+    """The store of a run, which only this machine reaches, and its port; it listens as long as it is held."""
     server = socket.create_server(("127.0.0.1", 0))
     port = server.getsockname()[1]
     store = dist.TCPStore(
         "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
     )  # fmt: skip
-    yield dist.PrefixStore(STORE, store), port
-    del store
+    return dist.PrefixStore(STORE, store), port
 
 
 @contextlib.contextmanager

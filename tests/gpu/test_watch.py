@@ -129,3 +129,35 @@ def test_ranks_share_the_processors_and_talk_by_loopback_unless_told_otherwise(m
     assert (found["RANK"], found["LOCAL_RANK"], found["WORLD_SIZE"], found["LOCAL_WORLD_SIZE"]) == ("1", "1", "3", "3")
     assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["HSPLAN_STARTED_BY"]) == ("127.0.0.1", "4321", "77")
     assert (found["OMP_NUM_THREADS"], "TORCH_CPP_LOG_LEVEL" in found) == ("2", False)
+
+
+def watched(*codes, done):
+    """What comes of ranks with these exit codes, look by look, once the first has said that the run is `done`."""
+    store, looks = HashStore(), list(codes)
+    if done:
+        store.set("done", "")
+    processes = SimpleNamespace(codes=lambda: looks.pop(0), tail=lambda _: "")
+    return launch._watched(processes, store, 60.0)
+
+
+@pytest.mark.parametrize("verdict", [0, 1, 5])
+def test_the_exit_code_of_a_run_that_is_done_is_that_of_the_first_rank(verdict):
+    assert watched([None, None], [None, None], [None, 0], [verdict, 0], done=True) == verdict
+
+
+def test_a_crash_of_another_rank_after_the_report_was_due_changes_nothing():
+    assert watched([None, None], [None, -11], [0, -11], done=True) == 0
+
+
+@pytest.mark.parametrize(
+    ("codes", "what"),
+    [
+        ([None, -11], "rank 1 was killed by signal 11 (SIGSEGV) in: starting"),
+        ([None, 4], "rank 1 ended with exit code 4 in: starting"),
+        ([0, 0], "rank 0 ended with exit code 0 in: starting"),
+    ],
+)
+def test_before_that_no_rank_may_end(codes, what):
+    with pytest.raises(CannotRunError) as caught:
+        watched([None, None], [None, 0], codes, done=False)
+    assert told(caught.value)[1] == what
