@@ -41,13 +41,13 @@ def test_a_shown_output_is_what_the_command_prints(command, output, capsys, monk
 
 
 def test_the_shown_validation_is_that_of_the_committed_result():
-    result = json.loads((ROOT / "benchmarks/results/validate-h200-2026-11-29.json").read_text(encoding="utf-8"))
+    result = json.loads((ROOT / "benchmarks/results/validate-h200-2026-11-30.json").read_text(encoding="utf-8"))
     data = result["cases"][0]["measurement"]
     found = msgspec.convert({key: data[key] for key in Measurement.__struct_fields__}, Measurement)
     text = measured(hsplan.plan("glm-5.2-fp8", kv_cache_dtype="fp8_e4m3"), found)
     shown = re.findall(r"```text\n(glm-5.2-fp8: .+?)\n```", README, re.DOTALL)[0]
     assert shown.splitlines() == [line for line in text.splitlines() if line in shown.splitlines()]
-    assert "all 11 claims hold on NVIDIA H200" in shown
+    assert "all 12 claims hold on NVIDIA H200" in shown
 
 
 def test_ci_runs_the_test_command_of_the_readme_word_for_word():
