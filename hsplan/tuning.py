@@ -7,64 +7,59 @@ within `workload.tpot_ms` if that is given; of equals the one with the least hos
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
-from hsplan.capacity import host_pools
-from hsplan.errors import HsplanError
 from hsplan.planner import replan
 from hsplan.result import Plan
+from hsplan.trial import Setting, Trial, tried, with_requests
 from hsplan.units import floor_to
 
 SLOT_SHARES = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # of top-k
 MOST_SLOTS = 2**15 - 1
 MOST_RATIO = 64
-MANY_REQUESTS = 4096
+NOISE = 0.01  # a smaller share of tokens or requests is no difference
 LEAST_CONTEXT, MOST_CONTEXT = 4096, 2**20
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """
-    One way to run, and what it gives on one data-parallel rank.
-
-    The first two are None without offload; `binding` is the limit that `max_running_requests` stops at. `tokens_s` and
-    `step_ms` are None without a known step; `swap_in_ms` is the part of the step that loading takes.
-    """
+class LeftOut(msgspec.Struct, frozen=True):
+    """A buffer size without any setting, None for the deployment without offload, and why."""
 
     device_buffer_size: int | None
-    host_to_device_ratio: int | None
-    max_running_requests: int
-    requests: int
-    binding: str
-    swap_in_ms: float
-    step_ms: float | None
-    tokens_s: float | None
-    host_bytes_per_node: int
-    scenario: str
-
-    @property
-    def worth(self) -> tuple[float, int, int]:
-        """What is compared: the larger the better."""
-        yields = self.requests if self.tokens_s is None else self.tokens_s
-        return (yields, -self.host_bytes_per_node, -(self.device_buffer_size or 0))
+    why: str
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """
     The best setting with offload (None when none fits) and its plan, the best without, and that of each buffer size.
 
-    `pays_from`: the least power of two of context from which offload is better; None if none is.
+    `left_out`: what has no setting. `pays_from`: the least power of two of context from which offload pays; None if
+    none is.
     """
 
     best: Setting | None
     plan: Plan | None
     without: Setting | None
     sizes: tuple[Setting, ...]
+    left_out: tuple[LeftOut, ...]
     pays_from: int | None
 
     @property
+    def top(self) -> Setting | None:
+        """The best of all, with offload or without."""
+        both = (setting for setting in (self.best, self.without) if setting is not None)
+        return max(both, key=lambda setting: setting.worth, default=None)
+
+    @property
+    def gain(self) -> float | None:
+        """What the best with offload yields over the best without, less 1; None without the two."""
+        return None if self.best is None or self.without is None else self.best.yields / self.without.yields - 1
+
+    @property
     def pays(self) -> bool:
-        """Whether offload yields more than the best without it."""
-        return _better(self.best, self.without)
+        """Whether offload yields more than the best without it, by more than the noise."""
+        return _pays(self.best, self.without)
 
 
 def tuned(plan: Plan) -> Tuned:
@@ -73,42 +68,56 @@ def tuned(plan: Plan) -> Tuned:
 
     Raises what `plan` raises for deployments that the engine refuses whatever the settings are.
     """
-    sizes, without = _search(plan), _without(plan)
-    best = max(sizes, key=lambda setting: setting.worth, default=None)
+    found = (_without(plan), *_search(plan))
+    without, *sizes = (None if isinstance(entry, LeftOut) else entry for entry in found)
+    settings = tuple(setting for setting in sizes if setting is not None)
+    best = _best(settings)
     return Tuned(
         best=best,
         plan=None if best is None else _replanned(plan, best),
         without=without,
-        sizes=sizes,
+        sizes=settings,
+        left_out=tuple(entry for entry in found if isinstance(entry, LeftOut)),
         pays_from=_pays_from(plan),
     )
 
 
-def _search(plan: Plan) -> tuple[Setting, ...]:
-    """The best setting of each buffer size that has one."""
+def _search(plan: Plan) -> tuple[Setting | LeftOut, ...]:
+    """The best setting of each buffer size, or why it has none."""
     top_k, page = plan.launch.model.index_topk or 0, 64
     sizes = {floor_to(int(top_k * share), page) for share in SLOT_SHARES}
-    found = (_best_ratio(plan, slots) for slots in sorted(sizes) if slots <= MOST_SLOTS)
-    return tuple(setting for setting in found if setting is not None)
+    return tuple(_of_size(plan, slots) for slots in sorted(sizes) if slots <= MOST_SLOTS)
 
 
-def _best_ratio(plan: Plan, slots: int) -> Setting | None:
+def _of_size(plan: Plan, slots: int) -> Setting | LeftOut:
+    """The best ratio of a buffer size, bound by what keeps the next ones from holding more."""
+    tries = list(_tries(plan, slots))
+    best = _best(entry.setting for entry in tries)
+    if best is None:
+        said = next((entry for entry in tries if entry.stop != "gpu"), tries[-1])
+        return LeftOut(slots, said.why)
+    if best.binding != "gpu" or best.host_to_device_ratio is None:
+        return best
+    after = tries[best.host_to_device_ratio :]
+    if any(entry.setting is not None and entry.setting.requests > best.requests for entry in after):
+        return msgspec.structs.replace(best, binding="tokens_s")
+    return msgspec.structs.replace(best, binding=next((entry.stop for entry in after if entry.stop != "gpu"), "ratio"))
+
+
+def _tries(plan: Plan, slots: int) -> Iterator[Trial]:
     """
     More host tokens for each device token let more requests in, until their hot buffers fill the device.
 
-    So the ratio rises until the hot buffers bind, or the pools no longer fit. An engine with a host pool of its own
-    size has no ratio.
+    So the ratio rises until the hot buffers bind. An engine with a host pool of its own size has no ratio.
     """
     if plan.engine != "sglang":
-        return _priced(plan, slots, None)[0]
-    best: Setting | None = None
+        yield tried(plan, _offload_keys(slots, None))
+        return
     for ratio in range(1, MOST_RATIO + 1):
-        setting, crossed = _priced(plan, slots, ratio)
-        if setting is not None and _better(setting, best):
-            best = setting
-        if crossed:
-            break
-    return best
+        found = tried(plan, _offload_keys(slots, ratio))
+        yield found
+        if found.last:
+            return
 
 
 def _offload_keys(slots: int, ratio: int | None) -> dict[str, int]:
@@ -116,80 +125,58 @@ def _offload_keys(slots: int, ratio: int | None) -> dict[str, int]:
     return {"device_buffer_size": slots} | ({} if ratio is None else {"host_to_device_ratio": ratio})
 
 
-def _priced(plan: Plan, slots: int, ratio: int | None) -> tuple[Setting | None, bool]:
-    """The setting with as many running requests as its other limits allow, and whether a higher ratio is of no use."""
-    values = _offload_keys(slots, ratio)
-    try:
-        open_ended = _with_requests(plan, MANY_REQUESTS, values)
-        limits = open_ended.launched.capacity
-        if limits is None:
-            return None, True
-        known = {name: count for name, count in limits.limits.known().items() if name != "max_running"}
-        binding = min(known, key=lambda name: known[name])
-        requests = known[binding]
-        crossed = known.get("hot_buffer", requests + 1) <= known["gpu"]
-        if requests < 1:
-            return None, crossed
-        priced = _with_requests(plan, requests, values)
-    except HsplanError:
-        return None, True
-    return (_setting(priced, slots, ratio, binding) if priced.fits else None), crossed
-
-
 def _replanned(plan: Plan, best: Setting) -> Plan:
-    return _with_requests(plan, best.requests, _offload_keys(best.device_buffer_size or 0, best.host_to_device_ratio))
+    return with_requests(plan, best.requests, _offload_keys(best.device_buffer_size or 0, best.host_to_device_ratio))
 
 
-def _with_requests(plan: Plan, requests: int, values: dict[str, int]) -> Plan:
-    return replan(plan, max_running_requests=requests * plan.launch.cap_ranks, **values)
-
-
-def _without(plan: Plan) -> Setting | None:
-    """The deployment without offload, with as many running requests as fit and as the time per token allows."""
+def _without(plan: Plan) -> Setting | LeftOut:
+    """The deployment without offload, at the longest max_model_len that starts if the given one does not."""
     bare = replan(plan, offload=None)
-    capacity = bare.launched.capacity
-    if capacity is None or not capacity.fits:
+    length = _startable(bare)
+    found = tried(bare, {} if length is None else {"max_model_len": length})
+    return LeftOut(None, found.why) if found.setting is None else found.setting
+
+
+def _startable(plan: Plan) -> int | None:
+    """The longest max_model_len of the workload's context or more that starts; None where the given one does."""
+
+    def starts(length: int) -> bool:
+        pools = replan(plan, max_model_len=length).launched.pools
+        return pools is not None and pools.refusal is None
+
+    low, high = plan.launch.loaded.spec.workload.context, plan.launch.context_len
+    if plan.launched.pools is None or plan.launched.pools.refusal is None or not starts(low):
         return None
-    workload = plan.launch.loaded.spec.workload
-    requests = capacity.limits.gpu
-    if workload.tpot_ms is not None and workload.step is not None:
-        requests = workload.step.requests_within(workload.tpot_ms, workload.context, requests)
-    priced = _with_requests(bare, max(requests, 1), {})
-    binding = "gpu" if requests == capacity.limits.gpu else "tpot_ms"
-    return _setting(priced, None, None, binding) if priced.fits and requests else None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if starts(middle) else (low, middle - 1)
+    return low
 
 
-def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> Setting:
-    capacity, pools = plan.launched.capacity, plan.launched.pools
-    assert capacity is not None  # noqa: S101 - it is priced
-    assert pools is not None  # noqa: S101
-    return Setting(
-        device_buffer_size=slots,
-        host_to_device_ratio=ratio,
-        max_running_requests=capacity.requests * plan.launch.cap_ranks,
-        requests=capacity.requests,
-        binding=binding,
-        swap_in_ms=capacity.swap_in_ms or 0.0,
-        step_ms=capacity.step_ms,
-        tokens_s=capacity.tokens_s,
-        host_bytes_per_node=pools.host_bytes * host_pools(plan.launch, pools),
-        scenario=plan.as_launched,
-    )
+def longest_context(plan: Plan) -> int:
+    """The longest context of those that are searched, tokens."""
+    return min(MOST_CONTEXT, plan.launch.context_len)
 
 
 def _pays_from(plan: Plan) -> int | None:
-    """The least power of two of context with a better setting under offload than without."""
-    context, most = LEAST_CONTEXT, min(MOST_CONTEXT, plan.launch.context_len)
-    while context <= most:
+    """The least context at which offload pays, of the powers of two that it takes."""
+    context = LEAST_CONTEXT
+    while context <= longest_context(plan):
         at = replan(plan, context=context)
-        best = max(_search(at), key=lambda setting: setting.worth, default=None)
-        if _better(best, _without(at)):
+        without = _without(at)
+        best = _best(entry for entry in _search(at) if isinstance(entry, Setting))
+        if _pays(best, without if isinstance(without, Setting) else None):
             return context
         context *= 2
     return None
 
 
-def _better(one: Setting | None, other: Setting | None) -> bool:
-    if one is None:
+def _best(settings: Iterable[Setting | None]) -> Setting | None:
+    known = (setting for setting in settings if setting is not None)
+    return max(known, key=lambda setting: setting.worth, default=None)
+
+
+def _pays(best: Setting | None, without: Setting | None) -> bool:
+    if best is None:
         return False
-    return other is None or one.worth > other.worth
+    return without is None or best.yields > (1 + NOISE) * without.yields

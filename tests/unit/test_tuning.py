@@ -7,7 +7,8 @@ import pytest
 import hsplan
 from hsplan.engines import engine_of
 from hsplan.planner import replan
-from hsplan.tuning import tuned
+from hsplan.trial import Setting
+from hsplan.tuning import LeftOut, Tuned, tuned
 
 STEP = {"fixed": 12, "per_request": 0.3}
 DEPLOYMENTS = [
@@ -19,18 +20,31 @@ DEPLOYMENTS = [
 ]
 
 
+def most_requests(plan, values):
+    """The plan with as many requests as run, by counting up and down from what the highest cap lets in."""
+
+    def running(requests):
+        found = replan(plan, max_running_requests=requests, **values)
+        limits = found.launched.capacity.limits.known()
+        held = min(count for name, count in limits.items() if name != "max_running")
+        return found if found.fits and held >= requests else None
+
+    limits = replan(plan, max_running_requests=4096, **values).launched.capacity.limits.known()
+    requests = max(min(limits.values()), 1)
+    while running(requests + 1):
+        requests += 1
+    while requests and not running(requests):
+        requests -= 1
+    return running(requests) if requests else None
+
+
 def exhaustive(plan):
     """The most tokens a second over every ratio up to 64 and every buffer, by pricing each at its own request count."""
     best = 0.0
     for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576):
         for ratio in range(1, 65):
-            values = {"device_buffer_size": slots, "host_to_device_ratio": ratio}
-            limits = replan(plan, max_running_requests=4096, **values).launched.capacity.limits.known()
-            requests = min(count for name, count in limits.items() if name != "max_running")
-            if requests < 1:
-                continue
-            found = replan(plan, max_running_requests=requests, **values)
-            if found.fits:
+            found = most_requests(plan, {"device_buffer_size": slots, "host_to_device_ratio": ratio})
+            if found is not None:
                 capacity = found.launched.capacity
                 step_ms = 12 + 0.3 * capacity.requests + capacity.swap_in_ms
                 best = max(best, 1000 * capacity.requests / step_ms)
@@ -67,6 +81,116 @@ def test_too_little_host_memory_leaves_no_setting():
     found = tuned(hsplan.plan("glm-5.2-fp8", kv_cache_dtype="fp8_e4m3", context=32_768, host_memory=2**34))
     assert (found.best, found.plan, found.pays, found.pays_from) == (None, None, False, None)
     assert found.without.requests == 20
+
+
+def planned(**values):
+    return hsplan.plan("glm-5.2-fp8", **({"context": 131_072, "step_ms": STEP} | values))
+
+
+def binding_of(found):
+    return {setting.device_buffer_size: setting.binding for setting in found.sizes}
+
+
+def test_the_memory_that_a_cap_of_running_requests_takes_is_that_of_the_requests_found():
+    found = tuned(planned(host_memory=2**40))
+    # 397,632 device tokens under a cap of 3, 386,432 under one of 4,096: 3 × 131,072 are 393,216.
+    assert (found.without.requests, found.without.binding) == (3, "gpu")
+    # 6 × 242,880 host tokens under a cap of 11, 6 × 236,032 under one of 4,096: 11 × 131,072 are 1,441,792.
+    assert (found.best.host_to_device_ratio, found.best.requests) == (6, 11)
+
+
+def test_what_binds_is_the_limit_that_stopped_the_search():
+    # Ratio 7 would need 1,138 GiB of host memory on a node.
+    sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384)
+    assert binding_of(tuned(planned(host_memory=2**40))) == dict.fromkeys(sizes, "host") | {24_576: "hot_buffer"}
+    slow = binding_of(tuned(planned(tpot_ms=20)))
+    assert {slots for slots, binding in slow.items() if binding == "link"} >= {2048, 3072, 4096, 6144}
+    assert slow[24_576] == "hot_buffer"
+    # More requests of so long a context would run at a ratio above 64; none is tried.
+    assert binding_of(tuned(planned(context=524_288)))[2048] == "ratio"
+    # A step that is nearly all loading: more requests read from a larger pool, at a lower rate.
+    loading = tuned(planned(kv_cache_dtype="fp8_e4m3", step_ms={"fixed": 0.5}))
+    assert binding_of(loading)[2048] == "tokens_s"
+
+
+def test_vllm_is_compared_at_the_longest_max_model_len_that_starts_without_offload():
+    plan = planned(engine="vllm", context=4096)
+    found = tuned(plan)
+    # At max_model_len 1,048,576 one request needs 90.46 GiB without offload, of 26.62 GiB.
+    assert plan.launch.context_len == 1_048_576
+    assert (found.without.max_model_len, found.without.requests) == (325_120, 79)
+    assert hsplan.plan("glm-5.2-fp8", engine="vllm", context=4096, max_model_len=325_120).fits
+    assert not hsplan.plan("glm-5.2-fp8", engine="vllm", context=4096, max_model_len=325_121).fits
+    assert not found.pays
+    assert found.top == found.without
+    # Where no length of a request's context starts, offload is all there is.
+    alone = tuned(planned(engine="vllm", context=524_288))
+    assert alone.without is None
+    assert alone.left_out[0].device_buffer_size is None
+    assert alone.left_out[0].why.startswith("vLLM does not start: one request of max_model_len 1,048,576 needs")
+    assert alone.pays
+
+
+def test_a_time_per_token_below_the_rest_of_the_step_is_named_as_the_cause():
+    found = tuned(planned(tpot_ms=12))
+    why = "a step of one request takes 12.3 ms even without loading, longer than tpot_ms 12"
+    sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576)
+    assert found.left_out == tuple(LeftOut(slots, why) for slots in (None, *sizes))
+    assert (found.top, found.gain, found.pays, found.pays_from) == (None, None, False, None)
+    loading = tuned(planned(tpot_ms=13))
+    assert loading.without.binding == "tpot_ms"
+    assert loading.left_out[0].why.startswith("a step of one request takes 12.3 ms and 2.")
+    alone = tuned(hsplan.plan("glm-5.2-fp8", context=131_072, tpot_ms=0.5))
+    assert all(entry.why.startswith("loading the rows of one request takes ") for entry in alone.left_out)
+
+
+def test_sizes_without_a_setting_say_why():
+    found = tuned(planned(context=32_768, kv_cache_dtype="fp8_e4m3", host_memory=2**34))
+    assert len(found.left_out) == 8
+    assert all(entry.why.startswith("the host pools need ") for entry in found.left_out)
+    assert found.without.requests == 20
+
+
+def setting(slots, tokens_s, *, host_bytes=0, requests=10):
+    return Setting(
+        device_buffer_size=slots,
+        host_to_device_ratio=slots and 4,
+        max_running_requests=requests,
+        requests=requests,
+        binding="gpu",
+        swap_in_ms=0.0,
+        step_ms=None if tokens_s is None else 10.0,
+        tokens_s=tokens_s,
+        host_bytes_per_node=host_bytes,
+        scenario="elided",
+    )
+
+
+def compared(best, without):
+    return Tuned(best=best, plan=None, without=without, sizes=(best,), left_out=(), pays_from=None)
+
+
+@pytest.mark.parametrize(
+    ("with_it", "without", "pays", "top"),
+    [
+        (267.0, 268.0, False, "without"),
+        (268.0, 267.0, False, "best"),
+        (1010.0, 1000.0, False, "best"),
+        (1011.0, 1000.0, True, "best"),
+        (900.0, 1000.0, False, "without"),
+        (1000.0, 1000.0, False, "without"),  # the one with less host memory
+    ],
+)
+def test_a_difference_of_one_percent_is_none(with_it, without, pays, top):
+    found = compared(setting(4096, with_it, host_bytes=2**30), setting(None, without))
+    assert found.pays is pays
+    assert found.top is getattr(found, top)
+    assert found.gain == pytest.approx(with_it / without - 1)
+
+
+def test_without_a_known_step_one_request_in_a_hundred_is_no_difference():
+    assert not compared(setting(4096, None, requests=101), setting(None, None, requests=100)).pays
+    assert compared(setting(4096, None, requests=102), setting(None, None, requests=100)).pays
 
 
 def test_a_best_setting_is_launched_with_its_own_flags():
