@@ -15,14 +15,15 @@ from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import check_target, emit, emit_json, wrapped
 from hsplan.cli.scenarios import title
 from hsplan.cli.tables import table
+from hsplan.cli.verdict import verdict
 from hsplan.engines import Flag, engine_of
 from hsplan.errors import InputError, Problem, UnsupportedError
-from hsplan.planner import link_notes, step_notes
 from hsplan.planner import plan as make_plan
 from hsplan.result import Plan
-from hsplan.tuning import Setting, Tuned, tuned
+from hsplan.trial import Setting
+from hsplan.tuning import Tuned, tuned
 
-EXAMPLE = "Example: hsplan advise glm-5.2-fp8 --context 131072 --tpot-ms 50"
+EXAMPLE = 'Example: hsplan advise glm-5.2-fp8 --context 131072 --tpot-ms 50 --step-ms "{fixed: 12, per_request: 0.3}"'
 SCHEMA = "hsplan.advice/1"
 
 
@@ -55,9 +56,10 @@ def advise(
     if as_json:
         emit_json(_json(plan, found), output)
     else:
-        parts = [title(plan), _table(found), _chart(found), _flags(found), _notes(plan), _verdict(plan, found)]
-        emit("\n\n".join(filter(None, parts)), output)
-    if found.best is None and found.without is None:
+        parts = [title(plan), _table(plan, found), _chart(plan, found), _left_out(found), _flags(found)]
+        notes = "\n".join(wrapped("note: ", note) for note in _notes(plan, found))
+        emit("\n\n".join(filter(None, [*parts, notes, verdict(plan, found)])), output)
+    if found.top is None:
         raise typer.Exit(1)
 
 
@@ -73,23 +75,33 @@ def _settings(found: Tuned) -> list[Setting]:
     return ([found.without] if found.without else []) + list(found.sizes)
 
 
-def _table(found: Tuned) -> str:
+def _table(plan: Plan, found: Tuned) -> str:
     settings = _settings(found)
+    if not settings:
+        return ""
     heads = ["hot buffer", "ratio", "requests", "binds", "swap-in, ms", "step, ms", "tokens/s", "host GiB, node"]
+    rows = [_row(setting, best=setting == found.top) for setting in settings]
+    left = (0, 3)
     if all(setting.host_to_device_ratio is None for setting in settings):
-        heads[1] = ""
-    return table(heads, [_row(setting, best=setting == found.best) for setting in settings], left=(0, 3))
+        heads, rows, left = _without_column(1, heads), [_without_column(1, row) for row in rows], (0, 2)
+    drawn = table(heads, rows, left=left)
+    ranks = plan.launch.data_parallel
+    return drawn if ranks == 1 else f"requests, times and tokens/s of each of {ranks} data-parallel ranks:\n{drawn}"
 
 
-def _chart(found: Tuned) -> str:
+def _without_column(index: int, cells: list[str]) -> list[str]:
+    return cells[:index] + cells[index + 1 :]
+
+
+def _chart(plan: Plan, found: Tuned) -> str:
     """What each setting yields as bars: tokens a second where the step is known, else requests."""
     settings = _settings(found)
     if len(settings) < 2:
         return ""
-    known = settings[0].tokens_s is not None
-    yields = [setting.tokens_s or 0.0 if known else float(setting.requests) for setting in settings]
-    labels = [_label(setting, best=setting == found.best) for setting in settings]
-    return bars("tokens/s by hot buffer" if known else "requests by hot buffer", labels, yields)
+    unit = "requests" if settings[0].tokens_s is None else "tokens/s"
+    labels = [_label(setting, best=setting == found.top) for setting in settings]
+    of_one = " of a rank" if plan.launch.data_parallel > 1 else ""
+    return bars(f"{unit}{of_one} by hot buffer", labels, [setting.yields for setting in settings])
 
 
 def _label(setting: Setting, *, best: bool) -> str:
@@ -110,48 +122,61 @@ def _row(setting: Setting, *, best: bool) -> list[str]:
     ]
 
 
+def _left_out(found: Tuned) -> str:
+    """The sizes without any setting, those of the same reason together."""
+    reasons: dict[str, list[str]] = {}
+    for entry in found.left_out:
+        name = "no offload" if entry.device_buffer_size is None else number(entry.device_buffer_size)
+        reasons.setdefault(entry.why, []).append(name)
+    return "\n".join(wrapped("left out: ", f"{'; '.join(names)}: {why}") for why, names in reasons.items())
+
+
 def _flags(found: Tuned) -> str:
-    if found.plan is None or not found.pays:
+    """What to add to the launch command; empty where offload is of no use."""
+    plan = _used(found)
+    if plan is None:
         return ""
-    plan = found.plan
     pools = plan.launched.pools
     assert pools is not None  # noqa: S101 - the best setting is priced
-    flags = engine_of(plan.launch.loaded).flags(plan.launch, pools)
-    lines = [f"launch flags, {plan.engine} {plan.launch.release.name}:"]
-    for flag in flags:
+    ranks = plan.launch.cap_ranks
+    of_all = f"; running requests are of all {ranks} ranks" if ranks > 1 else ""
+    head = f"flags to add to your launch command, {plan.engine} {plan.launch.release.name}{of_all}:"
+    lines = [wrapped("", head)]
+    for flag in engine_of(plan.launch.loaded).flags(plan.launch, pools):
         lines += [f"  {flag.text}", wrapped("      ", flag.reason, indent=6)]
     return "\n".join(lines)
 
 
-def _notes(plan: Plan) -> str:
-    """What the times assume of the step and of the host link."""
-    notes = (*step_notes(plan.launch.loaded), *link_notes(plan.scenarios))
-    return "\n".join(wrapped("note: ", note) for note in notes)
+def _used(found: Tuned) -> Plan | None:
+    """The best plan with offload, if it pays or is the only one that starts at the given max_model_len."""
+    return found.plan if found.pays or _shortened(found) else None
 
 
-def _verdict(plan: Plan, found: Tuned) -> str:
-    context = plan.launch.loaded.spec.workload.context
-    lines = []
-    if found.pays_from is None:
-        lines.append(wrapped("", "offload does not pay at any context that the model takes"))
-    else:
-        lines.append(wrapped("", f"offload pays from contexts of {found.pays_from:,} tokens on"))
-    if found.best is None:
-        lines.append("no setting with offload fits")
-    elif found.pays:
-        more = _more(found.best, found.without)
-        lines.append(f"offload pays at {context:,} tokens: hot buffers of {found.best.device_buffer_size:,}{more}")
-    else:
-        lines.append(f"offload does not pay at {context:,} tokens")
-    return "\n".join(lines)
+def _shortened(found: Tuned) -> int | None:
+    """The max_model_len without offload, where the given one does not start."""
+    return None if found.without is None else found.without.max_model_len
 
 
-def _more(best: Setting, without: Setting | None) -> str:
-    if without is None:
-        return f" hold {best.requests:,} requests, without it not one fits"
-    if best.tokens_s is not None and without.tokens_s is not None:
-        return f" yield {best.tokens_s / without.tokens_s:.2f} × the tokens a second"
-    return f" hold {best.requests:,} requests instead of {without.requests:,}"
+def _notes(plan: Plan, found: Tuned) -> list[str]:
+    """What the plan rests on, and what the search takes the options to mean."""
+    launch = plan.launch
+    workload, given = launch.loaded.spec.workload, launch.loaded.spec.deployment.max_running_requests
+    notes = list((_used(found) or plan).notes)
+    if workload.step is None and workload.tpot_ms is None:
+        notes.append("without --step-ms the most requests are best, however long loading makes a step")
+    elif workload.step is None:
+        notes.append(
+            f"tpot_ms {workload.tpot_ms:g} limits the loading alone: without --step-ms the rest of a step counts as 0"
+        )
+    length = _shortened(found)
+    if length is not None:
+        notes.append(
+            f"without offload {plan.engine} does not start at max_model_len {launch.context_len:,}: "
+            f"its row is of {length:,}, the longest planned to start"
+        )
+    if given != "auto" and any(setting.max_running_requests > given for setting in _settings(found)):
+        notes.append(f"running requests are searched: the max_running_requests of {given:,} does not limit them")
+    return notes
 
 
 def _json(plan: Plan, found: Tuned) -> dict[str, Any]:
@@ -170,5 +195,8 @@ def _json(plan: Plan, found: Tuned) -> dict[str, Any]:
         "without": msgspec.to_builtins(found.without),
         "sizes": msgspec.to_builtins(found.sizes),
         "flags": msgspec.to_builtins(flags),
-        "notes": list(plan.notes),
+        "left_out": msgspec.to_builtins(found.left_out),
+        "gain": found.gain,
+        "data_parallel_ranks": launch.data_parallel,
+        "notes": _notes(plan, found),
     }
