@@ -38,9 +38,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=4)
-def parse_yaml(text: str, origin: str) -> Document:
+def parse_yaml(text: str, origin: str, remedy: str = "a spec is a mapping that starts with `model:`") -> Document:
     """
-    Data of a YAML mapping; raises InputError with file and line.
+    Data of a YAML mapping; raises InputError with file and line, and `remedy` for anything but a mapping.
 
     A grid reads the same text thousands of times: the last few are kept, and nobody changes their data.
     """
@@ -53,7 +53,6 @@ def parse_yaml(text: str, origin: str) -> Document:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(Problem(where=origin, what=f"not valid YAML: {shown(str(error))}")) from None
     if not isinstance(node, yaml.MappingNode):
-        remedy = "a spec is a mapping that starts with `model:`"
         raise InputError(Problem(where=f"{origin}:1", what="not a mapping", remedy=remedy))
     lines: dict[str, int] = {}
     data = _Builder(origin, lines).mapping(node, "")

@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 # A module imports only from those above it; inside one package imports are free.
 CORE = (
-    "errors", "units", "hardware", "linkrate", "linkcurve", "missrate", "steptime", "swapin", "version", "spec",
+    "errors", "files", "units", "hardware", "linkrate", "linkcurve", "missrate", "steptime", "swapin", "version", "spec",
     "families", "weights", "host", "engines", "calibration", "advice", "capacity", "result", "planner", "tuning",
     "measurement", "ranks",
 )  # fmt: skip
