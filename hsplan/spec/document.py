@@ -22,6 +22,7 @@ MAX_TEXT_BYTES = 8 * 2**20
 MAX_DEPTH = 40
 MAX_NODES = 200_000
 NOT_DECIMAL = re.compile(r"[-+]?(?:[0-9][0-9_]*(?::[0-9][0-9_.]*)+|0[0-9_]+)")
+EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]{1,2}")
 UNVERIFIED = re.compile(r"^#\s*unverified:\s*(.+?)\s*$", re.MULTILINE)
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -145,6 +146,8 @@ class _Builder:
             raise self.fail(node, f"a value of type {shown(kind)}", "quote it if a text is meant")
         if NOT_DECIMAL.fullmatch(node.value):
             return node.value  # YAML 1.1 reads 1:30 in base 60 and 010 in base 8; nobody means that here
+        if not node.style and EXPONENT.fullmatch(node.value):
+            return float(node.value)  # a text in YAML 1.1, a number in JSON, YAML 1.2 and for its writer
         try:
             return self.scalars.construct_object(node)
         except (ValueError, yaml.YAMLError):

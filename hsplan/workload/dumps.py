@@ -117,7 +117,5 @@ def _read(path: Path) -> bytes:
     try:
         return read_file(path, MOST_BYTES)
     except (OSError, ValueError) as error:
-        remedy = "give an .npy, .jsonl or .json file"
-        raise InputError(
-            Problem(where=str(path), what=getattr(error, "strerror", None) or str(error), remedy=remedy)
-        ) from None
+        what, remedy = getattr(error, "strerror", None) or str(error), "give an .npy, .jsonl or .json file"
+        raise InputError(Problem(where=str(path), what=what, remedy=remedy)) from None

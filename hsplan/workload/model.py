@@ -30,7 +30,9 @@ def drawn(profile: str, pattern: str, *, context: int, top_k: int, steps: int, s
     A trace for each group of layers that have the same weights in the profile, all from the same dice.
 
     Layers of a group have traces of their own in truth; as each has its own hot buffer, one is a sample of all. The
-    newest token, which has a slot of its own, is left out. Raises InputError for a profile that cannot be read or drawn.
+    newest token, which has a slot of its own, is left out.
+
+    Raises InputError for a profile that cannot be read, or reads more in every step than top-k.
     """
     loaded = load_profile(profile)
     if loaded.sinks + loaded.recent > top_k:

@@ -20,7 +20,7 @@ DEPLOYMENTS = [
 
 
 def exhaustive(plan):
-    """The most tokens a second over every ratio up to 64 and every buffer, each at every number of requests it holds."""
+    """The most tokens a second over every ratio up to 64 and every buffer, each with all the requests it holds."""
     best = 0.0
     for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576):
         for ratio in range(1, 65):
