@@ -52,12 +52,12 @@ def seat_of(environment: Mapping[str, str], wanted: int | None) -> Seat | None:
         port=values["MASTER_PORT"],
         started_by=_number(environment, STARTED_BY) if STARTED_BY in environment else None,
     )
-    wrong = _wrong(seat)
-    if wrong:
-        raise InputError(Problem(what=wrong, remedy=REMEDY))
     if wanted not in (None, seat.size):
         what = f"{wanted} ranks, but WORLD_SIZE is {seat.size}"
         raise InputError(Problem(where="--ranks", what=what, remedy="leave it out under torchrun, or give as many"))
+    wrong = _wrong(seat)
+    if wrong:
+        raise InputError(Problem(what=wrong, remedy=REMEDY))
     return seat
 
 

@@ -146,7 +146,7 @@ class _Builder:
             raise self.fail(node, f"a value of type {shown(kind)}", "quote it if a text is meant")
         if NOT_DECIMAL.fullmatch(node.value):
             return node.value  # YAML 1.1 reads 1:30 in base 60 and 010 in base 8; nobody means that here
-        if not node.style and EXPONENT.fullmatch(node.value):
+        if isinstance(node, yaml.ScalarNode) and not node.style and EXPONENT.fullmatch(node.value):
             return float(node.value)  # a text in YAML 1.1, a number in JSON, YAML 1.2 and for its writer
         try:
             return self.scalars.construct_object(node)
