@@ -6,8 +6,11 @@ Its `Setting` comes out, or the limit that stopped it and why.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import msgspec
 
+from hsplan.advice import MOST_REQUESTS
 from hsplan.capacity import host_pools
 from hsplan.errors import HsplanError
 from hsplan.planner import replan
@@ -136,8 +139,10 @@ def _limits(plan: Plan) -> dict[str, int]:
     capacity, workload = plan.launched.capacity, plan.launch.loaded.spec.workload
     assert capacity is not None  # noqa: S101 - a plan as launched is priced
     known = {name: count for name, count in capacity.limits.known().items() if name != "max_running"}
-    if workload.tpot_ms is not None and workload.step is not None and "link" not in known:
-        known["tpot_ms"] = workload.step.requests_within(workload.tpot_ms, workload.context, MANY_REQUESTS)
+    step, context = workload.step, workload.context
+    if workload.tpot_ms is not None and step is not None and "link" not in known:
+        counts = range(1, MOST_REQUESTS + 1)
+        known["tpot_ms"] = bisect_right(counts, workload.tpot_ms, key=lambda requests: step.at(requests, context))
     return known
 
 
