@@ -13,18 +13,20 @@ from hsplan.cli.modelview import view
 from hsplan.cli.options import spec_argument
 from hsplan.cli.output import check_target, emit, emit_json
 from hsplan.cli.progress import progress
-from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.errors import InputError, Problem, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from hsplan.workload.recording import Ids
 
 EXAMPLE = "Example: hsplan simulate glm-5.2-fp8 --context 131072"
 SCHEMA = "hsplan.misses/1"
+DRAWING = ("context", "profile", "steps", "seed")
 MULTIPLES = (1, 2, 3, 4, 6, 8)  # of top-k
 MOST_CONTEXT = 2**21 - 1
 
 
 def simulate(
+    called: typer.Context,
     spec: Annotated[str, spec_argument()],
     *,
     context: Annotated[
@@ -36,11 +38,17 @@ def simulate(
     ] = "glm-5.1-longbench",
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A recorded trace (.npy, .jsonl, .json), no profile.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="A recorded trace (.npy, .npz, .jsonl, .json), no profile.", show_default=False
+        ),
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the trace to FILE (.npy), a layer a trace.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Write the traces to FILE, an array (.npy), or with their layers (.npz).",
+            show_default=False,
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=2, max=1_000_000, help="Decode steps to draw.")] = 600,
     warm_up: Annotated[
@@ -74,10 +82,14 @@ def simulate(
 
     One request; one trace for all layers with the same weights in the profile. Misses are shares of the ids read.
     """
+    if trace is not None:
+        _check_drawing(called)
+    if record is not None:
+        _check_ending(record)
     for target in filter(None, (output, record)):
         check_target(target)
-    shown = view(spec)
-    top_k, pattern = shown.model.index_topk, shown.plan.pattern
+    seen = view(spec)
+    top_k, pattern = seen.model.index_topk, seen.plan.pattern
     if top_k is None:
         raise UnsupportedError(Problem(where=spec, what="the model computes no top-k: nothing is read sparsely"))
     load("numpy", extra="sim")
@@ -86,22 +98,22 @@ def simulate(
     from hsplan.workload import model  # noqa: PLC0415
     from hsplan.workload.calls import in_calls  # noqa: PLC0415
     from hsplan.workload.policies import POLICIES  # noqa: PLC0415
-    from hsplan.workload.recording import save_traces  # noqa: PLC0415
     from hsplan.workload.simulate import simulate as run  # noqa: PLC0415
 
-    workload, deployment = shown.loaded.spec.workload, shown.loaded.spec.deployment
+    workload, deployment = seen.loaded.spec.workload, seen.loaded.spec.deployment
     if trace is not None:
         traces = model.recorded(trace, pattern, top_k=top_k)
-        top_k = max(ids.size for one in traces.steps for ids in one)
+        most = max(ids.size for one in traces.steps for ids in one)
+        top_k = most if most + 1 != top_k else top_k  # the newest token of each step is left out
     else:
-        if shown.model.kv is not None:
-            what = f"profiles draw tokens, and top-k of {shown.model.architecture} names blocks or entries of several"
+        if seen.model.kv is not None:
+            what = f"profiles draw tokens, and top-k of {seen.model.architecture} names blocks or entries of several"
             raise UnsupportedError(Problem(where=spec, what=what, remedy="give a recorded --trace"))
         tokens = workload.context if context is None else context
         _check_context(tokens, top_k)
         traces = model.drawn(profile, pattern, context=tokens, top_k=top_k, steps=steps, seed=seed)
     if record is not None:
-        save_traces(record, traces.steps)
+        model.save(record, traces, pattern)
     per_call = 1 + (deployment.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens)
     calls = [in_calls(one, per_call) for one in traces.steps]
     before = (len(traces.steps[0]) // 2 if warm_up is None else warm_up) // per_call
@@ -116,10 +128,26 @@ def simulate(
             report=lambda done, total: report("misses", done, total),
         )
     if as_json:
-        head = {"schema": SCHEMA, "source": traces.source, "steps_a_call": per_call}
+        head = {"schema": SCHEMA, "source": traces.source, "steps_a_call": per_call, "of_layers": traces.of_layers}
         emit_json({**head, **msgspec.to_builtins(found)}, output)
         return
-    emit(misses(found, traces.source, per_call), output)
+    emit(misses(found, traces, per_call), output)
+
+
+def _check_drawing(called: typer.Context) -> None:
+    """Raises InputError for options that draw a trace: a recorded one is as it is."""
+    sources = {name: called.get_parameter_source(name) for name in DRAWING}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if given:
+        names = ", ".join(f"--{name}" for name in given)
+        what = f"{names} would draw a trace, and --trace gives a recorded one"
+        raise InputError(Problem(where="--trace", what=what, remedy="give the one or the other"))
+
+
+def _check_ending(record: Path) -> None:
+    if record.suffix not in (".npy", ".npz"):
+        what = f"{shown(str(record))} is neither .npy nor .npz, by which --trace would read it again"
+        raise InputError(Problem(where="--record", what=what, remedy="give it one of these endings"))
 
 
 def _most_ids(calls: list[list[Ids]], warm_up: int, per_call: int) -> int:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from hsplan.errors import InputError, Problem
-from hsplan.workload.recording import MOST_TOKENS, Ids, Recording, clean, load_array
+from hsplan.workload.recording import MOST_TOKENS, Ids, Recording, clean, load_array, load_arrays
 
 LINE = '{"step": 0, "layer": 3, "ids": [17, 4]}'
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -47,7 +47,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 def load_recording(path: Path, top_k: int) -> Recording:
     """
-    The traces of a file, by its ending: .jsonl, .json, or an array of numpy; `top_k` is that of the model.
+    The traces of a file, by its ending: .jsonl, .json, .npz, or an array of numpy; `top_k` is that of the model.
 
     Raises InputError with file, line and key of what is wrong.
     """
@@ -56,6 +56,8 @@ def load_recording(path: Path, top_k: int) -> Recording:
             found = _lines(path)
         case ".json":
             found = _reply(path, top_k)
+        case ".npz":
+            found = load_arrays(path)
         case _:
             found = load_array(path)
     if not any(ids.size for trace in found.traces for ids in trace):
@@ -115,5 +117,5 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        remedy = "give an .npy, .jsonl or .json file"
+        remedy = "give an .npy, .npz, .jsonl or .json file"
         raise InputError(Problem(where=str(path), what=error.strerror or str(error), remedy=remedy)) from None
