@@ -180,6 +180,68 @@ def test_diff_says_what_changed_and_which_lines_caused_it(run, tmp_path):
     assert {change["name"] for change in found["specs"][0]["pool_lines"]} >= {"KV rows", "index-K"}
 
 
+SERVED = """\
+name: served
+model: glm-5.2-fp8
+deployment: {gpu: h200, tp: 8, kv_cache_dtype: fp8_e4m3, max_running_requests: 64}
+offload: {host_to_device_ratio: 8, device_buffer_size: 4096}
+workload: {context: 131072}
+"""
+
+
+def diff_of(run, tmp_path, old: str, new: str) -> tuple[list[str], dict]:
+    """Text and JSON of the difference between two specs."""
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for text, target in zip((old, new), files, strict=True):
+        assert run("report", written(tmp_path / "spec.yaml", text), "-o", target)[0] == 0
+    return run("diff", *files)[1].splitlines(), json.loads(run("diff", *files, "--json")[1])["specs"][0]
+
+
+def test_diff_names_the_key_that_changed_and_the_budget_that_no_line_of_the_ledger_moves(run, tmp_path):
+    """SGLang takes a fraction of 0.886 instead of 0.892 for 512 requests: 0.114 and 0.108 of 138.00 GiB stay out."""
+    new = SERVED.replace("max_running_requests: 64", "max_running_requests: 512")
+    lines, found = diff_of(run, tmp_path, SERVED, new)
+    assert found["settings"] == [{"name": "max_running_requests", "before": 64, "after": 512}]
+    assert found["budget_lines"] == [
+        {"name": "left out of the KV budget", "before": 16_003_206_690, "after": 16_892_273_728}
+    ]
+    assert "  max_running_requests: 64 → 512" in lines
+    assert "  tokens: 274,688 → 268,032 (−2.42 %)" in lines
+    assert "  budget: left out of the KV budget: 14.90 GiB → 15.73 GiB (+847.88 MiB)" in lines
+    assert not any("-" in line for line in lines if line.endswith(" %)"))
+
+
+def test_diff_names_keys_of_every_section_and_fields_of_the_model(run, tmp_path):
+    new = """\
+name: served
+model: glm-5.1-fp8
+weights: {bytes_per_rank: 89GiB}
+deployment: {gpu: h200, tp: 8, max_running_requests: 64}
+offload: {host_to_device_ratio: 9.5, device_buffer_size: 4096, host_memory: 2TiB}
+workload: {context: 65536, step_ms: {fixed: 12}}
+"""
+    lines, found = diff_of(run, tmp_path, SERVED, new)
+    for line in (
+        "  context: 131,072 → 65,536",
+        "  bytes_per_rank: – → 95,563,022,336",
+        "  kv_cache_dtype: fp8_e4m3 → –",
+        "  host_to_device_ratio: 8 → 9.5",
+        "  host_memory: – → 2,199,023,255,552",
+        "  row_bytes: 656 B → 1,152 B",
+    ):
+        assert line in lines
+    names = [change["name"] for change in found["settings"]]
+    assert {"step_ms", "model.index_topk_freq", "model.indexer_types"} <= set(names)
+    assert len(names) == len(set(names))
+    assert not {"gpu", "tp", "max_running_requests", "device_buffer_size", "name", "source"} & set(names)
+
+
+def test_the_release_as_given_is_named_where_it_resolves_to_the_same(run, tmp_path):
+    lines, found = diff_of(run, tmp_path, SERVED, SERVED.replace("{gpu:", "{release: 0.5.23, gpu:"))
+    assert found["settings"] == [{"name": "release", "before": None, "after": "0.5.23"}]
+    assert lines == ["served: changed", "  release: – → 0.5.23", "0 of 1 specs are the same"]
+
+
 def test_diff_names_added_removed_refused_and_readmitted_specs(run, tmp_path):
     before = written(tmp_path / "a.json", report(spec("same"), spec("gone"), spec("bad"), refused("good")))
     after = written(tmp_path / "b.json", report(spec("same"), spec("new"), refused("bad"), spec("good")))
