@@ -36,7 +36,9 @@ def made(run, tmp_path):
 
 def test_a_report_has_the_figures_of_estimate(made, run):
     code, err, files = made
-    assert (code, err) == (3, "longcat-flash-lite-sparse-bf16: is refused\n")
+    assert code == 3
+    assert err.startswith("longcat-flash-lite-sparse-bf16: is refused: longcat-flash-lite-sparse-bf16.yaml:")
+    assert err.endswith("registers LongcatCausalLM\n")
     found = json.loads(files["r.json"])
     assert [entry["name"] for entry in found["specs"]] == list(SPECS)
     estimate = json.loads(run("estimate", "glm-5.2-fp8", "--json")[1])
@@ -150,6 +152,21 @@ def test_a_spec_that_does_not_fit_is_exit_code_1(run, tmp_path):
     code, out, err = run("report", path)
     assert (code, err) == (1, "my-glm: does not fit as launched\n")
     assert "- **my-glm** does not fit: " in out
+
+
+def test_a_pattern_that_matched_no_file_is_said_and_nothing_is_written(run, tmp_path):
+    target = tmp_path / "q.json"
+    code, out, err = run("report", str(tmp_path / "*.yaml"), "glm-5.2-fp8", "-o", str(target))
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0].endswith("*.yaml matched no file")
+    assert not target.exists()
+
+
+def test_a_refused_spec_says_why(run, tmp_path):
+    assert (
+        run("report", "nowhere.yaml", "-o", str(tmp_path / "q.json"))[2]
+        == "nowhere: is refused: no spec 'nowhere.yaml'\n"
+    )
 
 
 def test_500_specs_take_less_than_5_seconds(run, tmp_path):
