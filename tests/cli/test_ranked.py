@@ -131,6 +131,12 @@ def test_the_head_counts_ranks_and_machines_and_says_once_what_is_the_same():
         assert words.count(once) == 1
 
 
+def test_one_request_is_no_plural():
+    one = msgspec.structs.replace(rank(0).measurement, run=msgspec.structs.replace(rank(0).measurement.run, requests=1))
+    ranks = (msgspec.structs.replace(rank(0), measurement=one),)
+    assert "1,000 steps, 1 request of 32,768 tokens" in " ".join(text(ranks=ranks, link=()).split())
+
+
 def test_ranks_stand_side_by_side_with_their_steps_alone_and_together():
     assert row("   0  ") == ["0", "node0", "0", "its own", "100,000", "13.4 %", "9.00", "11.00", "30.0"]
     assert row("   1  ") == ["1", "node0", "–", "as rank 0", "102,500", "13.4 %", "9.00", "12.34", "30.0"]
