@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import jsonschema
 import junitparser
@@ -20,6 +22,7 @@ from hsplan.report.json_schema import SHIPPED, report_schema
 from hsplan.report.markdown import markdown
 from hsplan.report.value import Report
 
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 SPECS = ("glm-5.2-nvfp4", "glm-5.2-fp8", "deepseek-v4-flash", "longcat-flash-lite-sparse-bf16")
 
 
@@ -225,6 +228,8 @@ def test_diff_names_the_key_that_changed_and_the_budget_that_no_line_of_the_ledg
     assert "  max_running_requests: 64 → 512" in lines
     assert "  tokens: 274,688 → 268,032 (−2.42 %)" in lines
     assert "  budget: left out of the KV budget: 14.90 GiB → 15.73 GiB (+847.88 MiB)" in lines
+    shown = re.findall(r"```text\n(served: changed\n.+?)\n```", README, re.DOTALL)[0].splitlines()
+    assert shown == [line for line in lines if line in shown]
     assert not any("-" in line for line in lines if line.endswith(" %)"))
 
 
