@@ -38,9 +38,9 @@ TABLE = "| record | what | predicted | logged | error |\n|---|---|---:|---:|---:
 THROUGHPUT = """\
 ## Tokens a second with offload
 
-GLM-5.1-FP8 on 8 × H200, all 8 ranks, by the step profile that is fitted to the runs without offload. **Second hand**: the
-figures of arXiv 2608.07009 are quoted through a secondary note, and the chart of the blog that has the launch command
-(LMSYS, 2026-04-10) shows other ones at 32K. The requests that ran, and that prefill is in the figures, are
+GLM-5.1-FP8 on 8 × H200, all 8 ranks, by the step profile that is fitted to the runs without offload. **Second hand**:
+the figures of arXiv 2608.07009 are quoted through a secondary note, and the chart of the blog that has the launch
+command (LMSYS, 2026-04-10) shows other ones at 32K. The requests that ran, and that prefill is in the figures, are
 assumed: `hsplan/data/steptime-glm-5.1-8xh200.json`.
 
 | source | tokens a request | predicted | quoted | error |
