@@ -15,6 +15,7 @@ from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
+from hsplan.swapin import SwapIn
 from hsplan.units import ceil_div, gib, size
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
@@ -188,13 +189,28 @@ def _verdict(
         reason = f"it starts and then runs out: {gib(-headroom)} too much beside the pool"
         return reason, lambda: headroom_cure(launch, pools, retry)
     if limits.link == 0 and pools.swap_in is not None:
-        alone = pools.swap_in.step_ms(1)
-        reason = f"no request meets the tpot_ms: its missed rows alone take {alone:,.2f} ms a step"
-        return reason, lambda: "a longer tpot_ms, or a larger device_buffer_size"
+        return _too_slow(launch, pools.swap_in)
     if min(limits.known().values()) == 0:
         context = launch.loaded.spec.workload.context
         return f"not one request of {context:,} tokens fits", lambda: "a shorter context, or " + MORE_ROOM
     return "", str
+
+
+def _too_slow(launch: Launch, swap_in: SwapIn) -> tuple[str, Callable[[], str]]:
+    """Why not one request has a token within `tpot_ms`, and what would help: less loading, where that is the reason."""
+    workload = launch.loaded.spec.workload
+    beside_ms = None if workload.step is None else workload.step.at(1, workload.context)
+    loading_ms = swap_in.step_ms(1, beside_ms)
+    less = "a longer tpot_ms, or a larger device_buffer_size"
+    if beside_ms is None:
+        return f"no request meets the tpot_ms: its missed rows alone take {loading_ms:,.2f} ms a step", lambda: less
+    if workload.tpot_ms is not None and beside_ms > workload.tpot_ms:
+        reason = f"no request meets the tpot_ms: its step takes {beside_ms:,.2f} ms before any row is loaded"
+        return reason, lambda: "a longer tpot_ms"
+    reason = (
+        f"no request meets the tpot_ms: its step takes {beside_ms:,.2f} ms, its missed rows {loading_ms:,.2f} ms more"
+    )
+    return reason, lambda: less
 
 
 def _memory_for_pools(launch: Launch, pools: Pools) -> int:

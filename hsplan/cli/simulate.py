@@ -11,7 +11,7 @@ import typer
 from hsplan.cli.heavy import load
 from hsplan.cli.modelview import view
 from hsplan.cli.options import spec_argument
-from hsplan.cli.output import check_target, emit, emit_json
+from hsplan.cli.output import check_target, emit, emit_json, write_bytes
 from hsplan.cli.progress import progress
 from hsplan.errors import InputError, Problem, UnsupportedError, shown
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 EXAMPLE = "Example: hsplan simulate glm-5.2-fp8 --context 131072"
 SCHEMA = "hsplan.misses/1"
-DRAWING = ("context", "profile", "steps", "seed")
 MULTIPLES = (1, 2, 3, 4, 6, 8)  # of top-k
 MOST_CONTEXT = 2**21 - 1
+DRAWN = ("context", "profile", "steps", "seed")  # options of a drawn trace
 
 
 def simulate(
@@ -82,10 +82,7 @@ def simulate(
 
     One request; one trace for all layers with the same weights in the profile. Misses are shares of the ids read.
     """
-    if trace is not None:
-        _check_drawing(called)
-    if record is not None:
-        _check_ending(record)
+    _check_options(called, trace, record, output)
     for target in filter(None, (output, record)):
         check_target(target)
     seen = view(spec)
@@ -113,7 +110,7 @@ def simulate(
         _check_context(tokens, top_k)
         traces = model.drawn(profile, pattern, context=tokens, top_k=top_k, steps=steps, seed=seed)
     if record is not None:
-        model.save(record, traces, pattern)
+        write_bytes(record, model.as_file(record, traces, pattern))
     per_call = 1 + (deployment.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens)
     calls = [in_calls(one, per_call) for one in traces.steps]
     before = (len(traces.steps[0]) // 2 if warm_up is None else warm_up) // per_call
@@ -134,20 +131,24 @@ def simulate(
     emit(misses(found, traces, per_call), output)
 
 
-def _check_drawing(called: typer.Context) -> None:
-    """Raises InputError for options that draw a trace: a recorded one is as it is."""
-    sources = {name: called.get_parameter_source(name) for name in DRAWING}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if given:
-        names = ", ".join(f"--{name}" for name in given)
-        what = f"{names} would draw a trace, and --trace gives a recorded one"
-        raise InputError(Problem(where="--trace", what=what, remedy="give the one or the other"))
-
-
 def _check_ending(record: Path) -> None:
     if record.suffix not in (".npy", ".npz"):
         what = f"{shown(str(record))} is neither .npy nor .npz, by which --trace would read it again"
         raise InputError(Problem(where="--record", what=what, remedy="give it one of these endings"))
+
+
+def _check_options(called: typer.Context, trace: Path | None, record: Path | None, output: Path | None) -> None:
+    """Raise InputError for options that would do nothing, or undo another."""
+    if trace is not None:
+        for name in DRAWN:
+            source = called.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                what = "a recorded trace is not drawn"
+                raise InputError(Problem(where=f"--{name}", what=what, remedy=f"leave out --{name} or --trace"))
+    if record is not None:
+        _check_ending(record)
+    if record is not None and output is not None and record.absolute() == output.absolute():
+        raise InputError(Problem(where="--record", what="is the file of --output too", remedy="give two files"))
 
 
 def _most_ids(calls: list[list[Ids]], warm_up: int, per_call: int) -> int:

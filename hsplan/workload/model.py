@@ -12,7 +12,7 @@ from hsplan.errors import InputError, Problem
 from hsplan.workload.dumps import load_recording
 from hsplan.workload.layers import Layers, by_churn, of_recording, reading
 from hsplan.workload.profile import load_profile
-from hsplan.workload.recording import save_traces
+from hsplan.workload.recording import as_array, as_arrays
 from hsplan.workload.trace import draw
 
 Ids = npt.NDArray[np.int32]
@@ -37,8 +37,14 @@ def drawn(profile: str, pattern: str, *, context: int, top_k: int, steps: int, s
 
     Layers of a group have traces of their own in truth; as each has its own hot buffer, one is a sample of all. The
     newest token, which has a slot of its own, is left out.
+
+    Raises InputError for a profile that cannot be read, or reads more in every step than top-k.
     """
-    groups = by_churn(pattern, load_profile(profile))
+    loaded = load_profile(profile)
+    if loaded.sinks + loaded.recent > top_k:
+        what = f"sinks {loaded.sinks:,} and recent {loaded.recent:,} do not fit into top-k {top_k:,}"
+        raise InputError(Problem(where=profile, what=what, remedy="lower them: both are in every top-k"))
+    groups = by_churn(pattern, loaded)
     traces = [
         [ids[:-1] for ids in draw(own, context=context, top_k=top_k, steps=steps, seed=seed)] for own, _ in groups
     ]
@@ -52,13 +58,15 @@ def recorded(path: Path, pattern: str, *, top_k: int) -> ModelTraces:
     return ModelTraces(found.traces, layers, f"recorded in {path}", reading(pattern))
 
 
-def save(path: Path, traces: ModelTraces, pattern: str) -> None:
+def as_file(path: Path, traces: ModelTraces, pattern: str) -> bytes:
     """
-    Write traces that read back as they are; raises OSError.
+    The file, .npy or .npz by the ending of `path`, from which the traces read back as they are.
 
     Raises InputError for an .npy where its array alone would not tell what the traces stand for.
     """
-    if path.suffix != ".npz" and of_recording(pattern, len(traces.steps), None) != traces.layers:
+    if path.suffix == ".npz":
+        return as_arrays(traces.steps, traces.layers)
+    if of_recording(pattern, len(traces.steps), None) != traces.layers:
         what = f"an array alone does not say for which layers its {len(traces.steps):,} traces stand"
         raise InputError(Problem(where=str(path), what=what, remedy="give --record a name that ends in .npz"))
-    save_traces(path, traces.steps, traces.layers)
+    return as_array(traces.steps)

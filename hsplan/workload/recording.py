@@ -9,9 +9,11 @@ stands for. `hsplan.workload.dumps` reads two more.
 
 from __future__ import annotations
 
+import io
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 from typing import Any
 
 import msgspec
@@ -19,11 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hsplan.errors import InputError, Problem
+from hsplan.files import check_regular
 from hsplan.workload.layers import Layers
 
 Ids = npt.NDArray[np.int32]
 MOST_TOKENS = 2**21
 MOST_LAYERS = 2**16
+# what a broken header of numpy raises
+UNREADABLE = (OSError, ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError)
 
 
 class Recording(msgspec.Struct, frozen=True):
@@ -38,21 +43,25 @@ class Recording(msgspec.Struct, frozen=True):
     layers: tuple[int, ...] | tuple[Layers, ...] | None = None
 
 
-def save_traces(path: Path, traces: Sequence[Sequence[Ids]], layers: Sequence[Layers]) -> None:
+def as_array(traces: Sequence[Sequence[Ids]]) -> bytes:
+    """An .npy file of traces of equally many steps: [steps, K] of one layer, [steps, layers, K] of more."""
+    file = io.BytesIO()
+    np.save(file, _filled(traces), allow_pickle=False)
+    return file.getvalue()
+
+
+def as_arrays(traces: Sequence[Sequence[Ids]], layers: Sequence[Layers]) -> bytes:
     """
-    Write traces of equally many steps, and in an .npz what they stand for; raises OSError.
+    An .npz file of traces of equally many steps, and what they stand for.
 
     `ids` are int32 [steps, K] of one trace, [steps, traces, K] of more; `layers` int32 [traces, most], −1 is none;
-    `counts` int64 [traces]. An .npy holds `ids` alone.
+    `counts` int64 [traces].
     """
-    ids = _filled(traces)
-    with path.open("wb") as file:
-        if path.suffix == ".npz":
-            of = _filled([[np.array(one.ids, dtype=np.int32)] for one in layers])
-            counts = np.array([one.count for one in layers], dtype=np.int64)
-            np.savez(file, ids=ids, layers=of.reshape(len(layers), -1), counts=counts)
-        else:
-            np.save(file, ids, allow_pickle=False)
+    of = _filled([[np.array(one.ids, dtype=np.int32)] for one in layers])
+    counts = np.array([one.count for one in layers], dtype=np.int64)
+    file = io.BytesIO()
+    np.savez(file, ids=_filled(traces), layers=of.reshape(len(layers), -1), counts=counts)
+    return file.getvalue()
 
 
 def _filled(traces: Sequence[Sequence[Ids]]) -> Ids:
@@ -72,9 +81,10 @@ def load_array(path: Path) -> Recording:
     Raises InputError for files that are no such array, are empty, or name tokens that no request has.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             data = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except UNREADABLE as error:
         what = getattr(error, "strerror", None) or "is no array of numpy"
         raise InputError(Problem(where=str(path), what=what, remedy="save it with numpy.save")) from None
     return Recording(_traces(data, path))
@@ -88,9 +98,10 @@ def load_arrays(path: Path) -> Recording:
     """
     remedy = "write it with --record, or numpy.savez(file, ids=…, layers=[…])"
     try:
+        check_regular(path)
         with path.open("rb") as file, np.lib.npyio.NpzFile(file, allow_pickle=False) as found:
             ids, layers, counts = found["ids"], found["layers"], found.get("counts")
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+    except (*UNREADABLE, KeyError, zipfile.BadZipFile) as error:
         what = getattr(error, "strerror", None) or "holds no arrays `ids` and `layers` of numpy"
         raise InputError(Problem(where=str(path), what=what, remedy=remedy)) from None
     traces = _traces(ids, path)
