@@ -140,6 +140,8 @@ def _contradiction(row: Figure, log: Log, agreeing: str) -> Problem:
     )
     what = f"{row.line}: the log has {logged} {row.unit}, the spec gives {best}"
     words = [f"it agrees with {agreeing}"] if agreeing else [unit_error(row), f"check {row.keys}"]
+    if row.of_fraction and not log.numbers("fraction"):
+        words.insert(0, "the log names no memory fraction: give --mem-fraction as the server was launched")
     remedy = ", or ".join(filter(None, words))
     if row.line == "longest request":
         remedy = f"give max_model_len {row.logged:.0f}"

@@ -31,7 +31,8 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """
     One row: `predicted` and `logged` in bytes or counts, shown in `unit` of `scale`.
 
-    `slack`: how far outside of `predicted` the log contradicts the spec; None: never. `keys` of the spec decide it.
+    `slack`: how far outside of `predicted` the log contradicts the spec; None: never. `keys` of the spec decide it, and
+    the memory fraction where `of_fraction` is true.
     """
 
     line: str
@@ -42,6 +43,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     half: int = GIB // 200
     slack: int | None = None
     keys: str = ""
+    of_fraction: bool = False
 
     @property
     def miss(self) -> float:
@@ -84,10 +86,10 @@ def _memory(server: Server, log: Log, by_pool: Window | None) -> Iterator[Figure
         outside = server.launch.fraction_of.map(lambda free: int(free * (1 - server.launch.fraction)))
         yield Figure(line="free after weights", predicted=server.budget.kv_bytes + outside, logged=_middle(after))
     if by_memory is not None and by_pool is not None:
-        yield _budgets("KV budget, by free memory", by_pool, by_memory)
+        yield _budgets("KV budget, by free memory", by_pool, by_memory, of_fraction=True)
 
 
-def _budgets(line: str, by_pool: Window, by_memory: Window) -> Figure:
+def _budgets(line: str, by_pool: Window, by_memory: Window, *, of_fraction: bool = False) -> Figure:
     """The budget that the pool took, against the one that printed memory leaves: a wrong row or layer shows here."""
     return Figure(
         line=line,
@@ -96,6 +98,7 @@ def _budgets(line: str, by_pool: Window, by_memory: Window) -> Figure:
         half=(by_memory.high - by_memory.low) // 2,
         slack=MEMORY_SLACK,
         keys=ROW_KEYS,
+        of_fraction=of_fraction,
     )
 
 

@@ -88,7 +88,8 @@ def _share(text: str | None) -> Fraction:
     """The share of `1%` or `0.5%`, exact; nothing given is none."""
     match = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?) ?%", "0%" if text is None else text)
     if match is None or (share := Fraction(match[1]) / 100) > 1:
-        remedy = "write a percentage from 0% to 100%"
+        number = re.fullmatch(r"[0-9]{1,2}(?:\.[0-9]{1,6})?", text or "")
+        remedy = f"write {number[0]}%" if number else "write a percentage from 0% to 100%"
         raise InputError(Problem(where="--max-drop", what=f"{shown(text)} is no share", remedy=remedy))
     return share
 

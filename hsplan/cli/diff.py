@@ -11,7 +11,7 @@ import typer
 from hsplan.cli.figures import NONE
 from hsplan.cli.output import emit, emit_json, wrapped
 from hsplan.cli.report import file_option
-from hsplan.errors import printable
+from hsplan.errors import printable, shown
 from hsplan.report import read_report
 from hsplan.report.diff import Change, SpecDiff
 from hsplan.report.diff import diff as compare
@@ -34,7 +34,8 @@ def diff(
     """
     Say what changed in capacity from one report to another, and which ledger lines caused it.
 
-    A line of the budget that grew leaves less for the cache; the bytes of a token divide what is left.
+    Keys of the spec that differ stand first, with – where one is not given. A line of the budget that grew leaves less
+    for the cache; the bytes of a token divide what is left.
     """
     found = compare(read_report(before), read_report(after))
     if as_json:
@@ -47,7 +48,9 @@ def diff(
 
 def _text(spec: SpecDiff) -> Iterator[str]:
     yield f"{printable(spec.name)}: {spec.status}"
-    for change in (*spec.settings, *spec.figures):
+    for change in spec.settings:
+        yield wrapped(f"  {printable(change.name)}: ", f"{_shown(change.before)} → {_shown(change.after)}", indent=6)
+    for change in spec.figures:
         yield wrapped(f"  {change.name}: ", _words(change), indent=6)
     for title, lines in (("budget", spec.budget_lines), ("pool and beside it", spec.pool_lines)):
         for change in lines:
@@ -61,13 +64,21 @@ def _words(change: Change) -> str:
     numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in (before, after))
     if not numbers:
         return f"{_shown(before)} → {_shown(after)}"
+    if change.name == "row_bytes":
+        return f"{before:,} B → {after:,} B"
     if change.name.endswith("_bytes") or change.name == "host_bytes_per_node":
         return f"{size(before)} → {size(after)}"
-    gain = f" ({100 * (after / before - 1):+.2f} %)" if before else ""
-    return f"{before:,} → {after:,}{gain}"
+    gain = f" ({100 * (after / before - 1):+.2f} %)".replace("-", "−") if before else ""
+    return f"{_number(before)} → {_number(after)}{gain}"
 
 
 def _shown(value: Any) -> str:
     if value is None:
         return NONE
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _number(value) if isinstance(value, int | float) else shown(value)
+
+
+def _number(value: float) -> str:
+    return f"{int(value):,}" if float(value).is_integer() else f"{value:,}"

@@ -69,6 +69,11 @@ def number(value: int | None) -> str:
     return NONE if value is None else f"{value:,}"
 
 
+def counted(value: int, what: str) -> str:
+    """`1 request`, `2,048 requests`."""
+    return f"{value:,} {what}{'' if value == 1 else 's'}"
+
+
 def rate(value: float | None) -> str:
     """Bytes a token that may be fractional, two decimals at most."""
     return NONE if value is None else f"{value:,.2f}".rstrip("0").rstrip(".")

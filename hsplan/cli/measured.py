@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hsplan.cli.figures import gib, number
+from hsplan.cli.figures import counted, gib, number
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.errors import printable
@@ -35,7 +35,7 @@ def _head(plan: Plan, found: Measurement) -> str:
     text = [
         wrapped(f"{printable(found.name)}: ", f"{plan.engine} {plan.launch.release.name}, {found.scenario}, "
                 f"{machine_words(found.machine)}"),
-        wrapped("run: ", f"{run.steps:,} steps, {run.requests:,} requests of {run.context:,} tokens, {shape}, "
+        wrapped("run: ", f"{run.steps:,} steps, {counted(run.requests, 'request')} of {run.context:,} tokens, {shape}, "
                 f"rows of {run.row_bytes:,} B, hot buffers of {run.slots:,}, {size(run.host_bytes)} in host memory, "
                 f"{100 * (1 - run.miss_share):.1f} % of the top-k hit"),
     ]  # fmt: skip

@@ -6,6 +6,7 @@ from hsplan.cli.figures import number
 from hsplan.cli.modelview import ranges
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
+from hsplan.workload.model import ModelTraces
 from hsplan.workload.simulate import Simulated, Split
 
 TITLES = {"fifo": "FIFO", "random": "random", "clock": "CLOCK", "belady": "Bélády"}
@@ -13,9 +14,12 @@ FEW_GROUPS = 3
 SIZE = "hot buffer, slots"
 
 
-def misses(found: Simulated, source: str, per_call: int) -> str:
+def misses(found: Simulated, traces: ModelTraces, per_call: int) -> str:
     """The tables of a simulation; a call is a step, or `per_call` steps whose drafts are verified at once."""
-    parts = [wrapped("misses: ", ", ".join([f"tokens 0 to {found.highest_token:,}", *_read(found, per_call), source]))]
+    head = [f"tokens 0 to {found.highest_token:,}", *_read(found, per_call), traces.source]
+    lines = [wrapped("misses: ", ", ".join(head))]
+    lines += [wrapped("note: ", _part(found.layers, traces.of_layers))] if found.layers != traces.of_layers else []
+    parts = ["\n".join(lines)]
     heads = [SIZE, "LRU", *(TITLES[name] for name in found.policies)]
     columns = [found.lru, *found.policies.values()]
     if found.layers > 1:
@@ -28,6 +32,14 @@ def misses(found: Simulated, source: str, per_call: int) -> str:
     if found.split:
         parts += [_by_layer(found), *_best_split(found)]
     return "\n\n".join(parts)
+
+
+def _part(recorded: int, of_layers: int) -> str:
+    """What shares and rows are of, where it is not the model."""
+    if recorded < of_layers:
+        these = "this one" if recorded == 1 else f"these {recorded}"
+        return f"{recorded} of {of_layers} layers that read a top-k are recorded; shares and rows are of {these} alone"
+    return f"{recorded} layers are recorded, and the model has {of_layers} that read a top-k: is it the model served?"
 
 
 def _read(found: Simulated, per_call: int) -> list[str]:

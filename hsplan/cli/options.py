@@ -65,7 +65,7 @@ HELP = {
     "async_scheduling": "vLLM plans the next step early; else --no-async-scheduling.",
     "kv_budget": "Bytes for the cache: 134.127GiB; skips the estimate of weights and reserve.",
     "link_curve": "Link rates of this machine: a file of `hsplan validate --json`.",
-    "host_gb_s": "GB/s that host memory gives to all GPUs of a node together.",
+    "host_gb_s": "GB/s that host memory gives to all GPUs of a node together; auto: as much as their links take.",
     "device_buffer_size": "Tokens of a request that stay on the GPU; the engine's default if not given.",
     "host_to_device_ratio": "Tokens in host memory for each one on the GPU.",
     "host_pool": "Host pool of vLLM: 384GiB.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hsplan.cli.figures import NONE, number
+from hsplan.cli.figures import NONE, counted, number
 from hsplan.cli.measured import machine_words, mover, pool_words
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
@@ -23,6 +23,7 @@ def ranked(plan: Plan, found: RanksMeasurement) -> str:
         _tokens(found),
         _memory(found),
         _link(found),
+        _host_rate(plan, found),
         _claims(found),
         "\n".join(_remarks(found)),
         _verdict(found),
@@ -33,13 +34,13 @@ def ranked(plan: Plan, found: RanksMeasurement) -> str:
 def _head(plan: Plan, found: RanksMeasurement) -> str:
     first = found.ranks[0].measurement
     run, nodes = first.run, len(found.nodes)
-    where = f"{_count(len(found.ranks), 'rank')} on {_count(nodes, 'machine')}, {machine_words(first.machine)}"
+    where = f"{counted(len(found.ranks), 'rank')} on {counted(nodes, 'machine')}, {machine_words(first.machine)}"
     shape = f"{run.layers} layers, {run.owners} of them with top-k {run.top_k:,}"
     text = [
         wrapped(f"{printable(found.name)}: ", f"{plan.engine} {plan.launch.release.name}, {found.scenario}, {where}"),
         wrapped(
             "each rank: ",
-            f"{run.steps:,} steps, {run.requests:,} requests of {run.context:,} tokens, {shape}, rows of "
+            f"{run.steps:,} steps, {counted(run.requests, 'request')} of {run.context:,} tokens, {shape}, rows of "
             f"{run.row_bytes:,} B, hot buffers of {run.slots:,}, {size(run.host_bytes)} in host memory",
         ),
     ]
@@ -115,6 +116,22 @@ def _link(found: RanksMeasurement) -> str:
     return table(heads, rows, left=(0, 1)) if rows else ""
 
 
+def _host_rate(plan: Plan, found: RanksMeasurement) -> str:
+    """What --host-gb-s takes: the sum of the copy engines of a node, or of the poorest where there are several."""
+    rates = [rate for rate in found.link if (rate.driver, rate.direction) == ("copy_engine", "h2d")]
+    if not rates:
+        return ""
+    nodes: dict[str, list[float]] = {}
+    for rank, gb_s in zip(found.ranks, rates[0].together_gb_s, strict=True):
+        nodes.setdefault(rank.host, []).append(gb_s)
+    sums = min(nodes.values(), key=sum)
+    planned = plan.launch.ranks_per_node
+    text = f"{sum(sums):.1f} GB/s, copy engine, host to GPU, all {counted(len(sums), 'GPU')} of a node at once"
+    if len(sums) < planned:
+        text += f"; not for this plan, which has {planned} GPUs a node: measure as many at once"
+    return wrapped("--host-gb-s: ", text)
+
+
 def _claims(found: RanksMeasurement) -> str:
     names = dict.fromkeys(check.name for rank in found.ranks for check in rank.measurement.checks)
     rows = []
@@ -159,12 +176,10 @@ def _verdict(found: RanksMeasurement) -> str:
     if found.injected is not None:
         last = found.ranks[-1].rank
         return f"injected {found.injected} into rank {last}: " + ("caught" if found.caught else "NOT CAUGHT")
-    total = sum(len(rank.measurement.checks) for rank in found.ranks)
-    where = _count(len(found.ranks), "rank")
+    claims = {check.name for rank in found.ranks for check in rank.measurement.checks}
+    where = counted(len(found.ranks), "rank")
     if not found.failed:
-        return f"all {total} claims hold on {where}"
-    return f"{len(found.failed)} of {total} claims fail on {where}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+        return f"all {len(claims)} claims hold on each of {where}"
+    wrong = sorted({rank for rank, _ in found.failed})
+    failed = {check.name for _, check in found.failed}
+    return f"{len(failed)} of {counted(len(claims), 'claim')} fail on rank {', '.join(map(str, wrong))} of {where}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hsplan.cli.figures import best_runnable, launched, percent
+from hsplan.cli.figures import best_runnable, counted, launched, percent
 from hsplan.cli.output import wrapped
 from hsplan.result import Plan, ScenarioPlan
 
@@ -26,7 +26,7 @@ def verdict(plan: Plan) -> str:
         return f"does not fit as launched ({found.name})"
     dp = plan.launch.data_parallel
     of_all = f" on each of {dp} ranks" if dp > 1 else ""
-    held = f"{found.pools.logical_tokens:,} tokens, {found.capacity.requests:,} requests{of_all}"
+    held = f"{found.pools.logical_tokens:,} tokens, {counted(found.capacity.requests, 'request')}{of_all}"
     best = best_runnable(plan)
     more = f"; {best[0]} would hold {percent(best[1])}" if best else ""
     return wrapped("", f"fits as launched ({found.name}): {held}, {found.capacity.binding} binds{more}")

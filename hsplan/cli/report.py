@@ -16,6 +16,7 @@ from hsplan.report import report as make_report
 from hsplan.report.csv import report_csv
 from hsplan.report.junit import report_junit
 from hsplan.report.markdown import markdown as report_markdown
+from hsplan.report.value import Entry
 
 EXAMPLE = "Example: hsplan report specs/*.yaml -o capacity.json --markdown summary.md --junit junit.xml"
 
@@ -50,6 +51,7 @@ def report(
         raise InputError(Problem(what="--validated is shown on the page", remedy="give --html FILE"))
     if html is not None:
         _need("jinja2", "matplotlib")
+    _check_patterns(specs)
     found = make_report(specs)
     if output is not None:
         write_json(found, output)
@@ -65,11 +67,25 @@ def report(
     elif not any((output, markdown, junit, html, csv)):
         emit(report_markdown(found))
     bad = [entry for entry in found.specs if entry.refused or (entry.planned and not entry.planned.launched.fits)]
-    complain(f"{e.name}: {'is refused' if e.refused else 'does not fit as launched'}" for e in bad[:10])
+    complain(f"{e.name}: {_verdict(e)}" for e in bad[:10])
     if len(bad) > 10:
         complain([f"and {len(bad) - 10} more"])
     if found.exit_code:
         raise typer.Exit(found.exit_code)
+
+
+def _check_patterns(specs: list[str]) -> None:
+    """Raises InputError for patterns that the shell left as they were."""
+    patterns = [spec for spec in specs if set(spec) & set("*?[") and not Path(spec).exists()]
+    if patterns:
+        remedy = "give specs that are there"
+        raise InputError([Problem(what=f"{shown(name)} matched no file", remedy=remedy) for name in patterns])
+
+
+def _verdict(entry: Entry) -> str:
+    if entry.refused is None:
+        return "does not fit as launched"
+    return f"is refused: {entry.refused.lines[0] if entry.refused.lines else 'no reason given'}"
 
 
 def _need(*modules: str) -> None:

@@ -13,7 +13,7 @@ from hsplan.cli.modelview import view
 from hsplan.cli.options import spec_argument
 from hsplan.cli.output import check_target, emit, emit_json, write_bytes
 from hsplan.cli.progress import progress
-from hsplan.errors import InputError, Problem, UnsupportedError
+from hsplan.errors import InputError, Problem, UnsupportedError, shown
 
 if TYPE_CHECKING:
     from hsplan.workload.recording import Ids
@@ -38,11 +38,17 @@ def simulate(
     ] = "glm-5.1-longbench",
     trace: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="A recorded trace (.npy, .jsonl, .json), no profile.", show_default=False),
+        typer.Option(
+            metavar="FILE", help="A recorded trace (.npy, .npz, .jsonl, .json), no profile.", show_default=False
+        ),
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the trace to FILE (.npy), a layer a trace.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            help="Write the traces to FILE, an array (.npy), or with their layers (.npz).",
+            show_default=False,
+        ),
     ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=2, max=1_000_000, help="Decode steps to draw.")] = 600,
     warm_up: Annotated[
@@ -79,8 +85,8 @@ def simulate(
     _check_options(called, trace, record, output)
     for target in filter(None, (output, record)):
         check_target(target)
-    shown = view(spec)
-    top_k, pattern = shown.model.index_topk, shown.plan.pattern
+    seen = view(spec)
+    top_k, pattern = seen.model.index_topk, seen.plan.pattern
     if top_k is None:
         raise UnsupportedError(Problem(where=spec, what="the model computes no top-k: nothing is read sparsely"))
     load("numpy", extra="sim")
@@ -89,22 +95,22 @@ def simulate(
     from hsplan.workload import model  # noqa: PLC0415
     from hsplan.workload.calls import in_calls  # noqa: PLC0415
     from hsplan.workload.policies import POLICIES  # noqa: PLC0415
-    from hsplan.workload.recording import as_array  # noqa: PLC0415
     from hsplan.workload.simulate import simulate as run  # noqa: PLC0415
 
-    workload, deployment = shown.loaded.spec.workload, shown.loaded.spec.deployment
+    workload, deployment = seen.loaded.spec.workload, seen.loaded.spec.deployment
     if trace is not None:
         traces = model.recorded(trace, pattern, top_k=top_k)
-        top_k = max(ids.size for one in traces.steps for ids in one)
+        most = max(ids.size for one in traces.steps for ids in one)
+        top_k = most if most + 1 != top_k else top_k  # the newest token of each step is left out
     else:
-        if shown.model.kv is not None:
-            what = f"profiles draw tokens, and top-k of {shown.model.architecture} names blocks or entries of several"
+        if seen.model.kv is not None:
+            what = f"profiles draw tokens, and top-k of {seen.model.architecture} names blocks or entries of several"
             raise UnsupportedError(Problem(where=spec, what=what, remedy="give a recorded --trace"))
         tokens = workload.context if context is None else context
         _check_context(tokens, top_k)
         traces = model.drawn(profile, pattern, context=tokens, top_k=top_k, steps=steps, seed=seed)
     if record is not None:
-        write_bytes(record, as_array(traces.steps))
+        write_bytes(record, model.as_file(record, traces, pattern))
     per_call = 1 + (deployment.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens)
     calls = [in_calls(one, per_call) for one in traces.steps]
     before = (len(traces.steps[0]) // 2 if warm_up is None else warm_up) // per_call
@@ -119,10 +125,16 @@ def simulate(
             report=lambda done, total: report("misses", done, total),
         )
     if as_json:
-        head = {"schema": SCHEMA, "source": traces.source, "steps_a_call": per_call}
+        head = {"schema": SCHEMA, "source": traces.source, "steps_a_call": per_call, "of_layers": traces.of_layers}
         emit_json({**head, **msgspec.to_builtins(found)}, output)
         return
-    emit(misses(found, traces.source, per_call), output)
+    emit(misses(found, traces, per_call), output)
+
+
+def _check_ending(record: Path) -> None:
+    if record.suffix not in (".npy", ".npz"):
+        what = f"{shown(str(record))} is neither .npy nor .npz, by which --trace would read it again"
+        raise InputError(Problem(where="--record", what=what, remedy="give it one of these endings"))
 
 
 def _check_options(called: typer.Context, trace: Path | None, record: Path | None, output: Path | None) -> None:
@@ -133,6 +145,8 @@ def _check_options(called: typer.Context, trace: Path | None, record: Path | Non
             if source is not None and source.name == "COMMANDLINE":
                 what = "a recorded trace is not drawn"
                 raise InputError(Problem(where=f"--{name}", what=what, remedy=f"leave out --{name} or --trace"))
+    if record is not None:
+        _check_ending(record)
     if record is not None and output is not None and record.absolute() == output.absolute():
         raise InputError(Problem(where="--record", what="is the file of --output too", remedy="give two files"))
 

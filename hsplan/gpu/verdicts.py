@@ -13,7 +13,10 @@ from hsplan.units import gib
 
 def plan_check(capacity: Capacity) -> Check:
     """Whether the plan itself fits."""
-    text = capacity.why_not or f"{capacity.requests:,} requests, {capacity.binding} binds"
+    text = (
+        capacity.why_not
+        or f"{capacity.requests:,} request{'' if capacity.requests == 1 else 's'}, {capacity.binding} binds"
+    )
     return Check(name="plan", claim="the deployment fits as planned", passed=capacity.fits, detail=text)
 
 

@@ -12,6 +12,7 @@ import msgspec
 from hsplan.capacity import host_pools
 from hsplan.errors import HsplanError, InputError, Problem, printable, shown
 from hsplan.planner import plan as make_plan
+from hsplan.report.settings import settings_of
 from hsplan.report.value import SCHEMA, Entry, Figures, LedgerLine, Planned, Refused, Report
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.version import __version__
@@ -52,6 +53,7 @@ def _planned(plan: Plan) -> Planned:
     assert launched.budget is not None  # noqa: S101
     assert launched.pools is not None  # noqa: S101
     return Planned(
+        settings=settings_of(launch.loaded.spec),
         engine=plan.engine,
         release=launch.release.name,
         gpu=launch.gpu.name,
@@ -63,6 +65,7 @@ def _planned(plan: Plan) -> Planned:
             *(LedgerLine(line.name, line.bytes, line.place, line.scope, "budget") for line in launched.budget.lines),
             *(LedgerLine(line.name, line.bytes, line.place, line.scope, "pool") for line in launched.pools.lines),
         ),
+        left_out_bytes=launched.budget.free_bytes - launched.budget.kv_bytes.best,
     )
 
 

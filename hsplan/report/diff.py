@@ -10,7 +10,8 @@ from hsplan.report.value import Entry, Planned, Report
 from hsplan.version import __version__
 
 SCHEMA = "hsplan.diff/1"
-SETTINGS = ("engine", "release", "gpu", "gpus", "context", "as_launched")
+RESOLVED = ("engine", "release", "gpu", "gpus", "context", "as_launched")
+LEFT_OUT = "left out of the KV budget"
 FIGURES = (
     "tokens", "logical_tokens", "requests", "binding", "kv_budget_bytes", "bytes_per_token", "row_bytes",
     "host_bytes_per_node", "headroom_bytes", "fits",
@@ -29,8 +30,10 @@ class SpecDiff(msgspec.Struct, frozen=True, kw_only=True):
     """
     One spec: `status` is changed, same, added, removed, refused or readmitted.
 
-    `budget_lines` are the lines of the ledger as launched that differ and size the KV budget: with the bytes of a token
-    they are what changed the tokens. `pool_lines` are what the changed pool takes. The largest difference stands first.
+    `settings` are all keys of the spec that differ, and what they resolve to. `budget_lines` are the lines of the
+    ledger as launched that differ and size the KV budget, and what the memory fraction leaves out of it: with the bytes
+    of a token they are what changed the tokens. `pool_lines` are what the changed pool takes. The largest difference
+    stands first.
     """
 
     name: str
@@ -70,11 +73,19 @@ def _spec(name: str, old: Entry | None, new: Entry | None) -> SpecDiff:
 
 
 def _planned(name: str, old: Planned, new: Planned) -> SpecDiff:
-    settings = _changes(SETTINGS, old, new)
+    settings = _settings(old, new)
     figures = _changes(FIGURES, old.launched, new.launched)
     budget, pool = _ledger(old, new, "budget"), _ledger(old, new, "pool")
     status = "changed" if settings or figures or budget or pool else "same"
     return SpecDiff(name=name, status=status, settings=settings, figures=figures, budget_lines=budget, pool_lines=pool)
+
+
+def _settings(old: Planned, new: Planned) -> tuple[Change, ...]:
+    """Keys of the spec, None where one is at its default; a resolved value stands instead where it differs too."""
+    resolved = {change.name: change for change in _changes(RESOLVED, old, new)}
+    names = dict.fromkeys([*new.settings, *old.settings])
+    given = (Change(name, old.settings.get(name), new.settings.get(name)) for name in names)
+    return (*resolved.values(), *(one for one in given if one.before != one.after and one.name not in resolved))
 
 
 def _changes(names: tuple[str, ...], old: Any, new: Any) -> tuple[Change, ...]:
@@ -84,6 +95,8 @@ def _changes(names: tuple[str, ...], old: Any, new: Any) -> tuple[Change, ...]:
 
 def _ledger(old: Planned, new: Planned, part: str) -> tuple[Change, ...]:
     before, after = ({line.name: line.bytes for line in planned.ledger if line.part == part} for planned in (old, new))
+    if part == "budget":
+        before[LEFT_OUT], after[LEFT_OUT] = old.left_out_bytes, new.left_out_bytes
     changes = [Change(name, before.get(name), after.get(name)) for name in dict.fromkeys([*after, *before])]
     changed = (change for change in changes if change.before != change.after)
     return tuple(sorted(changed, key=lambda change: -abs((change.after or 0) - (change.before or 0))))

@@ -6,7 +6,7 @@ All figures of a scenario are of one data-parallel rank, but for `host_bytes_per
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -47,8 +47,14 @@ class LedgerLine(msgspec.Struct, frozen=True):
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
-    """A spec that was priced; a scenario that is not available is null."""
+    """
+    A spec that was priced; a scenario that is not available is null.
 
+    `settings` are all keys of the spec that differ from their defaults. `left_out_bytes` of a GPU are neither in a line
+    that sizes the budget nor in the budget as launched: what the memory fraction leaves out.
+    """
+
+    settings: dict[str, Any]
     engine: str
     release: str
     gpu: str
@@ -57,6 +63,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     as_launched: str
     scenarios: dict[str, Figures | None]
     ledger: tuple[LedgerLine, ...]
+    left_out_bytes: Signed
 
     @property
     def launched(self) -> Figures:

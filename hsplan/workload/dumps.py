@@ -18,7 +18,7 @@ import numpy as np
 
 from hsplan.errors import InputError, Problem
 from hsplan.files import read_file
-from hsplan.workload.recording import MOST_TOKENS, Ids, Recording, clean, load_array
+from hsplan.workload.recording import MOST_TOKENS, Ids, Recording, clean, load_array, load_arrays
 
 MOST_BYTES = 2**33
 LINE = '{"step": 0, "layer": 3, "ids": [17, 4]}'
@@ -49,7 +49,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 def load_recording(path: Path, top_k: int) -> Recording:
     """
-    The traces of a file, by its ending: .jsonl, .json, or an array of numpy; `top_k` is that of the model.
+    The traces of a file, by its ending: .jsonl, .json, .npz, or an array of numpy; `top_k` is that of the model.
 
     Raises InputError with file, line and key of what is wrong.
     """
@@ -58,6 +58,8 @@ def load_recording(path: Path, top_k: int) -> Recording:
             found = _lines(path)
         case ".json":
             found = _reply(path, top_k)
+        case ".npz":
+            found = load_arrays(path)
         case _:
             found = load_array(path)
     if not any(ids.size for trace in found.traces for ids in trace):
@@ -117,5 +119,5 @@ def _read(path: Path) -> bytes:
     try:
         return read_file(path, MOST_BYTES)
     except (OSError, ValueError) as error:
-        what, remedy = getattr(error, "strerror", None) or str(error), "give an .npy, .jsonl or .json file"
+        what, remedy = getattr(error, "strerror", None) or str(error), "give an .npy, .npz, .jsonl or .json file"
         raise InputError(Problem(where=str(path), what=what, remedy=remedy)) from None

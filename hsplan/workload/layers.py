@@ -30,16 +30,20 @@ def by_churn(pattern: str, profile: Profile) -> list[tuple[Profile, Layers]]:
     return [(own, Layers(tuple(ids), sum(len(readers[i]) for i in ids))) for own, ids in groups.items()]
 
 
-def of_recording(pattern: str, traces: int, ids: Sequence[int] | None) -> list[Layers]:
+def of_recording(pattern: str, traces: int, known: Sequence[int] | Sequence[Layers] | None) -> list[Layers]:
     """
-    What each of `traces` stands for; `ids` are their layers, None where the file does not say.
+    What each of `traces` stands for; `known` is what the file says: their layers, readers counted or not, or nothing.
 
     One trace stands for the model, as many as owners for those, as many as readers for each of them. A layer whose
     owner is recorded and itself is not counts with its owner. Traces of layers that the model does not have, and any
     other number without ids, count once each.
     """
+    counted = [one for one in known or () if isinstance(one, Layers)]
+    if counted:
+        return counted
     readers = _readers(pattern)
     every = sorted(layer for group in readers.values() for layer in group)
+    ids = None if known is None else [one for one in known if isinstance(one, int)]
     if ids is None and traces == 1:
         return [Layers(tuple(readers), len(every))]
     if ids is None:
@@ -48,6 +52,11 @@ def of_recording(pattern: str, traces: int, ids: Sequence[int] | None) -> list[L
         return [Layers((i,), 1) for i in ids or range(traces)]
     with_own = set(ids)
     return [Layers((i,), len({i} | set(readers.get(i, ())) - with_own)) for i in ids]
+
+
+def reading(pattern: str) -> int:
+    """How many layers of a model read a top-k, their own or a shared one."""
+    return sum(map(len, _readers(pattern).values()))
 
 
 def _readers(pattern: str) -> dict[int, list[int]]:

@@ -10,19 +10,25 @@ import numpy.typing as npt
 
 from hsplan.errors import InputError, Problem
 from hsplan.workload.dumps import load_recording
-from hsplan.workload.layers import Layers, by_churn, of_recording
+from hsplan.workload.layers import Layers, by_churn, of_recording, reading
 from hsplan.workload.profile import load_profile
+from hsplan.workload.recording import as_array, as_arrays
 from hsplan.workload.trace import draw
 
 Ids = npt.NDArray[np.int32]
 
 
 class ModelTraces(msgspec.Struct, frozen=True):
-    """`steps` of each trace, equally many, and the `layers` that it stands for; `source` says where they come from."""
+    """
+    `steps` of each trace, equally many, and the `layers` that it stands for; `source` says where they come from.
+
+    `of_layers` is how many layers of the model read a top-k: where the traces stand for fewer, they are a part of it.
+    """
 
     steps: list[list[Ids]]
     layers: list[Layers]
     source: str
+    of_layers: int
 
 
 def drawn(profile: str, pattern: str, *, context: int, top_k: int, steps: int, seed: int) -> ModelTraces:
@@ -42,10 +48,25 @@ def drawn(profile: str, pattern: str, *, context: int, top_k: int, steps: int, s
     traces = [
         [ids[:-1] for ids in draw(own, context=context, top_k=top_k, steps=steps, seed=seed)] for own, _ in groups
     ]
-    return ModelTraces(traces, [layers for _, layers in groups], f"profile {profile}, seed {seed}")
+    return ModelTraces(traces, [layers for _, layers in groups], f"profile {profile}, seed {seed}", reading(pattern))
 
 
 def recorded(path: Path, pattern: str, *, top_k: int) -> ModelTraces:
     """The traces of a file; raises InputError with what is wrong in it."""
     found = load_recording(path, top_k)
-    return ModelTraces(found.traces, of_recording(pattern, len(found.traces), found.layers), f"recorded in {path}")
+    layers = of_recording(pattern, len(found.traces), found.layers)
+    return ModelTraces(found.traces, layers, f"recorded in {path}", reading(pattern))
+
+
+def as_file(path: Path, traces: ModelTraces, pattern: str) -> bytes:
+    """
+    The file, .npy or .npz by the ending of `path`, from which the traces read back as they are.
+
+    Raises InputError for an .npy where its array alone would not tell what the traces stand for.
+    """
+    if path.suffix == ".npz":
+        return as_arrays(traces.steps, traces.layers)
+    if of_recording(pattern, len(traces.steps), None) != traces.layers:
+        what = f"an array alone does not say for which layers its {len(traces.steps):,} traces stand"
+        raise InputError(Problem(where=str(path), what=what, remedy="give --record a name that ends in .npz"))
+    return as_array(traces.steps)

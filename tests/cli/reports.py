@@ -25,10 +25,11 @@ def spec(name: str, *, digest: str = "", **figures: Any) -> dict[str, Any]:
         "source": f"specs/{name}.yaml",
         "sha256": digest or hashlib.sha256(name.encode()).hexdigest(),
         "planned": {
+            "settings": {"gpu": "h200", "tp": 8},
             "engine": "sglang", "release": "0.5.23", "gpu": "h200", "gpus": 8, "context": 32_768,
             "as_launched": "elided",
             "scenarios": {"baseline": None, "elided": {**FIGURES, **figures}, "offload": None, "elided+offload": None},
-            "ledger": copy.deepcopy(LEDGER),
+            "ledger": copy.deepcopy(LEDGER), "left_out_bytes": 15 * 10**9,
         },
         "refused": None,
     }  # fmt: skip

@@ -1,6 +1,7 @@
 """`hsplan calibrate` and `estimate --calibration`: text, file, exit codes, and logs that contradict the spec."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,18 @@ def test_a_log_that_contradicts_the_spec_is_an_error_that_names_it(run, log, lin
     assert (code, out) == (2, "")
     assert what in err
     assert remedy in err
+
+
+def test_a_log_without_a_memory_fraction_asks_for_it(run, log, tmp_path):
+    """At the fraction that hsplan takes, 0.89, the 48.72 GiB after weights leave 33 GiB, and the pool took 7.32."""
+    path = tmp_path / "no-fraction.log"
+    path.write_text(log_text := Path(log()).read_text().replace("mem_fraction_static=0.7, ", ""))
+    assert "0.7" not in log_text
+    code, _, err = run("calibrate", *SPEC, "--log", str(path))
+    assert code == 2
+    assert "KV budget, by free memory" in err
+    assert "the log names no memory fraction: give --mem-fraction as the server was launched" in err
+    assert run("calibrate", *SPEC, "--log", str(path), "--mem-fraction", "0.7")[0] == 0
 
 
 def test_a_rank_beyond_tp_is_a_contradiction(run, tmp_path):

@@ -154,12 +154,19 @@ def test_without_a_baseline_only_limits_and_fit_count(run, tmp_path):
     assert run("check", now, "--max-drop", "1%")[0] == 2
 
 
-@pytest.mark.parametrize("share", ["", "1", "101%", "-1%", "1%%", "x%", "1e2%", "٣%"])
+@pytest.mark.parametrize("share", ["", "101", "101%", "-1%", "1%%", "x%", "1e2%", "٣%"])
 def test_a_share_is_a_percentage(run, tmp_path, share):
     now = written(tmp_path / "now.json", report(A))
     code, out, err = run("check", now, "--baseline", now, "--max-drop", share)
     assert (code, out) == (2, "")
     assert err.splitlines()[1] == "  write a percentage from 0% to 100%"
+
+
+@pytest.mark.parametrize("share", ["1", "0.5", "99"])
+def test_a_number_alone_is_told_its_percent_sign(run, tmp_path, share):
+    now = written(tmp_path / "now.json", report(A))
+    err = run("check", now, "--baseline", now, "--max-drop", share)[2]
+    assert err.splitlines()[1] == f"  write {share}%"
 
 
 def test_annotations_are_lines_that_a_runner_shows_beside_the_file(run, tmp_path):

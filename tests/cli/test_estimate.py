@@ -213,3 +213,8 @@ def test_a_grid_has_at_most_10_000_combinations(run, glm):
 def test_ledger_and_explain_are_for_one_plan(run, glm, flag):
     code, _, err = run("estimate", glm, "--tp", "4", "--tp", "8", flag)
     assert (code, err.splitlines()[0]) == (2, "--ledger and --explain are for one plan")
+
+
+def test_one_request_is_no_plural(run):
+    out = run("estimate", "glm-5.2-fp8", "--context", "131072", "--max-running-requests", "1")[1]
+    assert " tokens, 1 request, max_running binds" in " ".join(out.split())

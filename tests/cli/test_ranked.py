@@ -131,6 +131,12 @@ def test_the_head_counts_ranks_and_machines_and_says_once_what_is_the_same():
         assert words.count(once) == 1
 
 
+def test_one_request_is_no_plural():
+    one = msgspec.structs.replace(rank(0).measurement, run=msgspec.structs.replace(rank(0).measurement.run, requests=1))
+    ranks = (msgspec.structs.replace(rank(0), measurement=one),)
+    assert "1,000 steps, 1 request of 32,768 tokens" in " ".join(text(ranks=ranks, link=()).split())
+
+
 def test_ranks_stand_side_by_side_with_their_steps_alone_and_together():
     assert row("   0  ") == ["0", "node0", "0", "its own", "100,000", "13.4 %", "9.00", "11.00", "30.0"]
     assert row("   1  ") == ["1", "node0", "–", "as rank 0", "102,500", "13.4 %", "9.00", "12.34", "30.0"]
@@ -148,17 +154,37 @@ def test_the_link_has_its_least_rank_and_its_sum_alone_and_together():
     assert row("copy engine") == ["copy engine, host to GPU", "–", "–", "–", "55.2", "110.8", "52.5", "105.5"]
 
 
+COPIES = "GB/s, copy engine, host to GPU, all"
+
+
+def test_the_sum_that_host_gb_s_takes_is_said_for_a_node_of_as_many_gpus():
+    words = " ".join(ranked(hsplan.plan("glm-5.2-fp8", tp=2, gpu="b300"), FOUND).split())
+    assert f"--host-gb-s: 105.5 {COPIES} 2 GPUs of a node at once" in words
+    assert "not for this plan" not in words
+
+
+def test_a_sum_of_fewer_gpus_than_a_node_has_is_said_to_be_no_figure_for_the_plan():
+    assert f"105.5 {COPIES} 2 GPUs of a node at once; not for this plan, which has 8 GPUs a node" in " ".join(
+        text().split()
+    )
+
+
+def test_of_several_nodes_the_poorest_is_meant_and_not_the_sum_of_all():
+    ranks = (rank(0), msgspec.structs.replace(rank(1), host="node1"))
+    assert f"--host-gb-s: 52.5 {COPIES} 1 GPU of a node" in " ".join(text(ranks=ranks).split())
+
+
 def test_a_claim_that_holds_is_told_once_or_rank_by_rank_where_they_differ():
     assert row("rows  ") == ["rows", "holds", "each of 2 ranks: 1,000 rows"]
     assert row("misses") == ["misses", "holds", "rank 0: 100,000 rows loaded; rank 1: 102,500 rows loaded"]
-    assert text().splitlines()[-1] == "all 4 claims hold on 2 ranks"
+    assert text().splitlines()[-1] == "all 2 claims hold on each of 2 ranks"
 
 
 def test_a_claim_that_fails_names_its_rank_alone():
     ranks = (rank(0), rank(1, check=WRONG))
     assert row("rows  ", ranks=ranks) == ["rows", "FAILS", "rank 1: 3 rows are wrong"]
     assert "\nrank 1: rows fails: the claim is that they are right\n" in text(ranks=ranks)
-    assert text(ranks=ranks).splitlines()[-1] == "1 of 4 claims fail on 2 ranks"
+    assert text(ranks=ranks).splitlines()[-1] == "1 of 2 claims fail on rank 1 of 2 ranks"
 
 
 def test_the_slowest_rank_is_named_with_the_figures_that_say_why():
@@ -186,6 +212,7 @@ def test_a_fault_is_told_with_the_rank_that_has_it():
 def test_without_times_and_cards_their_tables_are_left_out():
     words = text(link=(), tokens=(), slowest=None)
     assert "host link" not in words
+    assert "--host-gb-s" not in words
     assert "least of all ranks" not in words
     assert "slowest" not in words
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import jsonschema
 import junitparser
@@ -20,6 +22,7 @@ from hsplan.report.json_schema import SHIPPED, report_schema
 from hsplan.report.markdown import markdown
 from hsplan.report.value import Report
 
+README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
 SPECS = ("glm-5.2-nvfp4", "glm-5.2-fp8", "deepseek-v4-flash", "longcat-flash-lite-sparse-bf16")
 
 
@@ -36,7 +39,9 @@ def made(run, tmp_path):
 
 def test_a_report_has_the_figures_of_estimate(made, run):
     code, err, files = made
-    assert (code, err) == (3, "longcat-flash-lite-sparse-bf16: is refused\n")
+    assert code == 3
+    assert err.startswith("longcat-flash-lite-sparse-bf16: is refused: longcat-flash-lite-sparse-bf16.yaml:")
+    assert err.endswith("registers LongcatCausalLM\n")
     found = json.loads(files["r.json"])
     assert [entry["name"] for entry in found["specs"]] == list(SPECS)
     estimate = json.loads(run("estimate", "glm-5.2-fp8", "--json")[1])
@@ -152,6 +157,21 @@ def test_a_spec_that_does_not_fit_is_exit_code_1(run, tmp_path):
     assert "- **my-glm** does not fit: " in out
 
 
+def test_a_pattern_that_matched_no_file_is_said_and_nothing_is_written(run, tmp_path):
+    target = tmp_path / "q.json"
+    code, out, err = run("report", str(tmp_path / "*.yaml"), "glm-5.2-fp8", "-o", str(target))
+    assert (code, out) == (2, "")
+    assert err.splitlines()[0].endswith("*.yaml matched no file")
+    assert not target.exists()
+
+
+def test_a_refused_spec_says_why(run, tmp_path):
+    assert (
+        run("report", "nowhere.yaml", "-o", str(tmp_path / "q.json"))[2]
+        == "nowhere: is refused: no spec 'nowhere.yaml'\n"
+    )
+
+
 def test_500_specs_take_less_than_5_seconds(run, tmp_path):
     text = GLM_5_2.replace("name: my-glm", "name: glm-{}")
     paths = [written(tmp_path / f"{i}.yaml", text.replace("{}", str(i))) for i in range(500)]
@@ -178,6 +198,70 @@ def test_diff_says_what_changed_and_which_lines_caused_it(run, tmp_path):
     found = json.loads(run("diff", *files, "--json")[1])
     assert found["specs"][0]["budget_lines"][0]["name"] == "weights"
     assert {change["name"] for change in found["specs"][0]["pool_lines"]} >= {"KV rows", "index-K"}
+
+
+SERVED = """\
+name: served
+model: glm-5.2-fp8
+deployment: {gpu: h200, tp: 8, kv_cache_dtype: fp8_e4m3, max_running_requests: 64}
+offload: {host_to_device_ratio: 8, device_buffer_size: 4096}
+workload: {context: 131072}
+"""
+
+
+def diff_of(run, tmp_path, old: str, new: str) -> tuple[list[str], dict]:
+    """Text and JSON of the difference between two specs."""
+    files = [str(tmp_path / name) for name in ("a.json", "b.json")]
+    for text, target in zip((old, new), files, strict=True):
+        assert run("report", written(tmp_path / "spec.yaml", text), "-o", target)[0] == 0
+    return run("diff", *files)[1].splitlines(), json.loads(run("diff", *files, "--json")[1])["specs"][0]
+
+
+def test_diff_names_the_key_that_changed_and_the_budget_that_no_line_of_the_ledger_moves(run, tmp_path):
+    """SGLang takes a fraction of 0.886 instead of 0.892 for 512 requests: 0.114 and 0.108 of 138.00 GiB stay out."""
+    new = SERVED.replace("max_running_requests: 64", "max_running_requests: 512")
+    lines, found = diff_of(run, tmp_path, SERVED, new)
+    assert found["settings"] == [{"name": "max_running_requests", "before": 64, "after": 512}]
+    assert found["budget_lines"] == [
+        {"name": "left out of the KV budget", "before": 16_003_206_690, "after": 16_892_273_728}
+    ]
+    assert "  max_running_requests: 64 → 512" in lines
+    assert "  tokens: 274,688 → 268,032 (−2.42 %)" in lines
+    assert "  budget: left out of the KV budget: 14.90 GiB → 15.73 GiB (+847.88 MiB)" in lines
+    shown = re.findall(r"```text\n(served: changed\n.+?)\n```", README, re.DOTALL)[0].splitlines()
+    assert shown == [line for line in lines if line in shown]
+    assert not any("-" in line for line in lines if line.endswith(" %)"))
+
+
+def test_diff_names_keys_of_every_section_and_fields_of_the_model(run, tmp_path):
+    new = """\
+name: served
+model: glm-5.1-fp8
+weights: {bytes_per_rank: 89GiB}
+deployment: {gpu: h200, tp: 8, max_running_requests: 64}
+offload: {host_to_device_ratio: 9.5, device_buffer_size: 4096, host_memory: 2TiB}
+workload: {context: 65536, step_ms: {fixed: 12}}
+"""
+    lines, found = diff_of(run, tmp_path, SERVED, new)
+    for line in (
+        "  context: 131,072 → 65,536",
+        "  bytes_per_rank: – → 95,563,022,336",
+        "  kv_cache_dtype: fp8_e4m3 → –",
+        "  host_to_device_ratio: 8 → 9.5",
+        "  host_memory: – → 2,199,023,255,552",
+        "  row_bytes: 656 B → 1,152 B",
+    ):
+        assert line in lines
+    names = [change["name"] for change in found["settings"]]
+    assert {"step_ms", "model.index_topk_freq", "model.indexer_types"} <= set(names)
+    assert len(names) == len(set(names))
+    assert not {"gpu", "tp", "max_running_requests", "device_buffer_size", "name", "source"} & set(names)
+
+
+def test_the_release_as_given_is_named_where_it_resolves_to_the_same(run, tmp_path):
+    lines, found = diff_of(run, tmp_path, SERVED, SERVED.replace("{gpu:", "{release: 0.5.23, gpu:"))
+    assert found["settings"] == [{"name": "release", "before": None, "after": "0.5.23"}]
+    assert lines == ["served: changed", "  release: – → 0.5.23", "0 of 1 specs are the same"]
 
 
 def test_diff_names_added_removed_refused_and_readmitted_specs(run, tmp_path):

@@ -45,8 +45,49 @@ def test_a_recorded_trace_gives_what_was_drawn(run, tmp_path):
     first = json.loads(run("simulate", "glm-5.2-fp8", *SMALL, "--record", trace, "--json")[1])
     again = json.loads(run("simulate", "glm-5.2-fp8", "--trace", trace, "--json")[1])
     assert (first.pop("source"), again.pop("source")) == ("profile glm-5.1-longbench, seed 0", f"recorded in {trace}")
-    first["slots"], again["slots"] = [], []
-    assert first["highest_token"] == again["highest_token"] == 4094
+    assert first == again
+    assert (first["highest_token"], first["layers"], first["slots"][:2]) == (4094, 78, [2048, 4096])
+
+
+def test_a_recording_of_layers_that_differ_gives_what_was_drawn(run, tmp_path):
+    """Two traces stand for 2 and 59 layers: the file says so, and the rows of a step are those of 61."""
+    trace = str(tmp_path / "trace.npz")
+    drawn = ("deepseek-v3.2-fp8", "--profile", "deepseek-v3.2-low-overlap", *SMALL, "--slots", "2560")
+    first = json.loads(run("simulate", *drawn, "--record", trace, "--json")[1])
+    again = json.loads(run("simulate", "deepseek-v3.2-fp8", "--trace", trace, "--slots", "2560", "--json")[1])
+    assert (first.pop("source"), again.pop("source")) == (
+        "profile deepseek-v3.2-low-overlap, seed 0",
+        f"recorded in {trace}",
+    )
+    assert first == again
+    assert [(group["layers"][0], group["count"]) for group in again["groups"]] == [(0, 2), (2, 59)]
+    assert (again["layers"], again["of_layers"]) == (61, 61)
+
+
+def test_an_array_that_would_not_say_its_layers_is_not_written(run, tmp_path):
+    target = tmp_path / "trace.npy"
+    drawn = ("deepseek-v3.2-fp8", "--profile", "deepseek-v3.2-low-overlap", *SMALL)
+    code, out, err = run("simulate", *drawn, "--record", str(target))
+    assert (code, out) == (2, "")
+    assert "does not say for which layers its 2 traces stand" in err
+    assert "ends in .npz" in err
+    assert not target.exists()
+
+
+def test_a_trace_of_a_part_of_the_layers_says_so(run, tmp_path):
+    """Layers 0 and 1 of GLM-5.2 have no followers; layer 2 has three."""
+    dump = tmp_path / "dump.jsonl"
+
+    def words(*layers):
+        lines = [{"step": step, "layer": layer, "ids": [step, 9]} for step in range(4) for layer in layers]
+        dump.write_text("\n".join(map(json.dumps, lines)))
+        return " ".join(run("simulate", "glm-5.2-fp8", "--trace", str(dump))[1].split())
+
+    assert "note: 2 of 78 layers that read a top-k are recorded; shares and rows are of these 2 alone" in words(0, 1)
+    assert "note: 4 of 78 layers" in words(2)
+    assert "note: 1 of 78 layers that read a top-k are recorded; shares and rows are of this one alone" in words(1)
+    assert "note" not in words(0, 1, *range(2, 78, 4))
+    assert "note: 79 layers are recorded, and the model has 78" in words(*range(79))
 
 
 def test_rows_are_those_of_owners_and_followers(run):
@@ -105,7 +146,7 @@ def test_a_cold_start_misses_every_token_once_and_a_warm_one_does_not(run):
 
 
 def test_lines_of_json_become_an_array_that_gives_the_same(run, tmp_path):
-    dump, array = tmp_path / "dump.jsonl", str(tmp_path / "trace.npy")
+    dump, array = tmp_path / "dump.jsonl", str(tmp_path / "trace.npz")
     dump.write_text(
         "".join(
             json.dumps({"step": step, "layer": layer, "ids": [step % 5, layer, 9]}) + "\n"
@@ -115,7 +156,9 @@ def test_lines_of_json_become_an_array_that_gives_the_same(run, tmp_path):
     )
     first = json.loads(run("simulate", "glm-5.2-fp8", "--trace", str(dump), "--record", array, "--json")[1])
     again = json.loads(run("simulate", "glm-5.2-fp8", "--trace", array, "--json")[1])
-    assert [group["layers"] for group in first["groups"]] == [[3], [4]]
+    assert (
+        [group["layers"] for group in first["groups"]] == [group["layers"] for group in again["groups"]] == [[3], [4]]
+    )
     assert (first["most_ids"], first["slots"]) == (3, [3, 6, 9, 12, 18, 24])
     assert (first["lru"], first["policies"]) == (again["lru"], again["policies"])
 
@@ -160,6 +203,8 @@ def test_the_profile_on_the_page_on_traces_is_one(run, tmp_path):
         (("deepseek-v4-flash",), 3, "give a recorded --trace"),
         (("minimax-m3-bf16",), 3, "names blocks or entries of several"),
         (("glm-5.2-fp8", "--trace", "/nowhere.npy"), 2, "numpy.save"),
+        (("glm-5.2-fp8", "--trace", "/nowhere.npz"), 2, "/nowhere.npz: No such file"),
+        (("glm-5.2-fp8", "--record", "t.txt"), 2, "t.txt is neither .npy nor .npz"),
         (("glm-5.2-fp8", "-o", "/nowhere/misses.json"), 2, "cannot be written"),
         (("glm-5.2-fp8", "--steps", "1"), 2, "--steps"),
         (("glm-5.2-fp8", "--trace", "t.npy", "--context", "4096"), 2, "leave out --context or --trace"),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import test_engine_logs as sglang
+import test_published_points as points
 import test_vllm_families as families
 import test_vllm_logs as vllm
 
@@ -34,6 +35,19 @@ without a pool size cannot test bytes.
 TABLE = "| record | what | predicted | logged | error |\n|---|---|---:|---:|---:|\n"
 
 
+THROUGHPUT = """\
+## Tokens a second with offload
+
+GLM-5.1-FP8 on 8 × H200, all 8 ranks, by the step profile that is fitted to the runs without offload. **Second hand**:
+the figures of arXiv 2608.07009 are quoted through a secondary note, and the chart of the blog that has the launch
+command (LMSYS, 2026-04-10) shows other ones at 32K. The requests that ran, and that prefill is in the figures, are
+assumed: `hsplan/data/steptime-glm-5.1-8xh200.json`.
+
+| source | tokens a request | predicted | quoted | error |
+|---|---:|---:|---:|---:|
+"""
+
+
 def page() -> str:
     """The whole page, the same each time."""
     parts = [
@@ -42,6 +56,7 @@ def page() -> str:
         TABLE + "".join(row for record in sglang.RUNS for row in _sglang(record)),
         "## vLLM\n",
         TABLE + "".join(row for record in vllm.RUNS for row in _vllm(record)) + _dspark(),
+        THROUGHPUT + "".join(_throughput()),
         "## Not run\n",
         "".join(f"* {_link(record)}: {why}\n" for record, why in _left_out()),
     ]
@@ -74,6 +89,13 @@ def _vllm(name: str) -> Iterator[str]:
         for half in (-0.005, 0, 0.005)
     )
     yield _row(record, f"tokens of {gib:g} GiB", best, record["tokens"], f"{low:,}", f"{high:,}")
+
+
+def _throughput() -> Iterator[str]:
+    for source, figures in (("paper, by a note", points.PAPER), ("chart of the blog, about", points.CHART)):
+        for context, _, quoted in figures:
+            found = points.planned(context).tokens_s * points.RANKS
+            yield f"| {source} | {context:,} | {found:,.0f} | {quoted:,} | {100 * (found / quoted - 1):+.0f} % |\n"
 
 
 def _dspark() -> str:

@@ -20,6 +20,16 @@ def test_every_record_stands_on_the_page():
         assert re.search(rf"(?:\[|\| |\* ){re.escape(name)}[\]:| ]", text), name
 
 
+def test_throughputs_stand_with_both_sources_which_differ():
+    rows = re.findall(r"\| (paper|chart)[^|]+\| ([0-9,]+) \| [^|]+\| ([0-9,]+) \| (.+?) \|", accuracy.page())
+    assert rows == [
+        ("paper", "4,096", "2,280", "-1 %"),
+        ("paper", "40,960", "1,919", "-20 %"),
+        ("paper", "160,000", "680", "+0 %"),
+        ("chart", "40,960", "2,640", "-42 %"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("what", "most"),
     # percent; a pool of 8.14 GiB is printed to 0.06 %, the tokens of 10.3 GiB to 0.5 %

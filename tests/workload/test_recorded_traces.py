@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from hsplan.errors import InputError
 from hsplan.workload.dumps import load_recording
-from hsplan.workload.recording import as_array, load_array
+from hsplan.workload.layers import Layers
+from hsplan.workload.recording import as_array, as_arrays, load_array, load_arrays
 
 
 def test_a_recorded_trace_comes_back_sorted_distinct_and_without_padding(tmp_path):
@@ -84,9 +85,57 @@ ids_of_steps = st.lists(st.sets(st.integers(0, 60), max_size=6).map(sorted), min
 
 @given(st.lists(ids_of_steps, min_size=1, max_size=3).filter(lambda traces: any(map(any, traces))))
 def test_what_is_written_is_read_again(tmp_path_factory, traces):
-    path = tmp_path_factory.mktemp("traces") / "trace.npy"
-    path.write_bytes(as_array([[np.array(ids, dtype=np.int32) for ids in trace] for trace in traces]))
-    assert as_lists(load_recording(path, 6).traces) == traces
+    folder = tmp_path_factory.mktemp("traces")
+    layers = [Layers((7, 2), 5), Layers((0,), 1), Layers((9, 11, 12), 3)][: len(traces)]
+    arrays = [[np.array(ids, dtype=np.int32) for ids in trace] for trace in traces]
+    (folder / "trace.npy").write_bytes(as_array(arrays))
+    (folder / "trace.npz").write_bytes(as_arrays(arrays, layers))
+    for name, known in (("trace.npy", None), ("trace.npz", tuple(layers))):
+        found = load_recording(folder / name, 6)
+        assert (as_lists(found.traces), found.layers) == (traces, known)
+
+
+def test_arrays_with_the_layers_of_their_traces_need_no_counts(tmp_path):
+    np.savez(tmp_path / "trace.npz", ids=np.arange(12).reshape(3, 2, 2), layers=[4, 7])
+    found = load_arrays(tmp_path / "trace.npz")
+    assert as_lists(found.traces) == [[[0, 1], [4, 5], [8, 9]], [[2, 3], [6, 7], [10, 11]]]
+    assert found.layers == (4, 7)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "what"),
+    [
+        ({"ids": [[1, 2]]}, "holds no arrays `ids` and `layers`"),
+        ({"ids": [[1, 2]], "layers": [1, 2]}, "do not name the layers of 1 traces"),
+        ({"ids": [[1, 2]], "layers": [-1]}, "do not name the layers"),
+        ({"ids": [[1, 2]], "layers": [2**16]}, "do not name the layers"),
+        ({"ids": [[1, 2]], "layers": [1.5]}, "do not name the layers"),
+        ({"ids": [[1, 2]], "layers": [[1, 2]]}, "do not name the layers"),
+        ({"ids": [[[1], [2]]], "layers": [3, 3]}, "do not name the layers of 2 traces, each layer once"),
+        ({"ids": [[1, 2]], "layers": [[1, 2]], "counts": [1]}, "do not name the layers"),
+        ({"ids": [[1, 2]], "layers": [[1, 2]], "counts": [2**40]}, "do not name the layers"),
+        ({"ids": [[1, 2]], "layers": [[1, 2]], "counts": 2}, "do not name the layers"),
+        ({"ids": [1, 2], "layers": [1]}, r"holds int64 \[2\]"),
+    ],
+)
+def test_arrays_whose_layers_do_not_go_with_their_traces_are_refused(tmp_path, arrays, what):
+    np.savez(tmp_path / "trace.npz", **arrays)
+    with pytest.raises(InputError, match=what):
+        load_arrays(tmp_path / "trace.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00 garbage", b"text"])
+def test_a_file_that_is_no_archive_of_arrays_is_refused(tmp_path, content):
+    (tmp_path / "trace.npz").write_bytes(content)
+    with pytest.raises(InputError, match=r"numpy\.savez"):
+        load_arrays(tmp_path / "trace.npz")
+
+
+def test_an_array_under_the_name_of_an_archive_is_refused(tmp_path):
+    np.save(tmp_path / "trace.npy", np.zeros((2, 2), dtype=np.int32))
+    (tmp_path / "trace.npy").rename(tmp_path / "trace.npz")
+    with pytest.raises(InputError, match=r"numpy\.savez"):
+        load_arrays(tmp_path / "trace.npz")
 
 
 LINES = [
