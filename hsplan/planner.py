@@ -71,7 +71,7 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
             *link_notes(scenarios),
             *_launched_notes(scenarios[as_launched]),
         ),
-        not_modelled=launch.not_modelled,
+        not_modelled=(*launch.not_modelled, *_not_loaded(scenarios)),
     )
 
 
@@ -122,6 +122,12 @@ def link_notes(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
     """What the times of loading assume of the host link, each once."""
     loads = (entry.pools.swap_in for entry in scenarios.values() if entry.pools is not None)
     return tuple(dict.fromkeys(note for found in loads if found is not None for note in found.assumptions()))
+
+
+def _not_loaded(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
+    """What is not known of the pools of any scenario, each once."""
+    pools = (entry.pools for entry in scenarios.values() if entry.pools is not None)
+    return tuple(dict.fromkeys(what for found in pools for what in found.not_modelled))
 
 
 def _calibrated_notes(calibration: Calibration | None) -> tuple[str, ...]:

@@ -23,17 +23,22 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a rank loads in a step: `misses` rows a request in each of `layers`, of which `owners` resolve the top-k.
 
-    `request_bytes`: a request's part of one layer's host pool. `curve`: how fast one GPU alone gathers; `host_gb_s`:
-    what the host memory of a node gives to its `gpus` together, None where each has all that its link takes.
-    `overlap`: the share of the loading that other work of the step hides.
+    With drafts it reads `steps` of decoding at once: `ids` different tokens, of which a hot buffer keeps `slots`.
+    `kv_cache_dtype` makes rows of `row_bytes`. `request_bytes`: a request's part of one layer's host pool. `curve`:
+    how fast one GPU alone gathers; `host_gb_s`: what the host memory of a node gives to its `gpus` together, None where
+    each has all that its link takes. `overlap`: the share of the loading that other work of the step hides.
     """
 
     gpu: Gpu
     curve: Curve
     row_bytes: int
+    kv_cache_dtype: str
     layers: int
     owners: int
     misses: float
+    steps: int
+    ids: int
+    slots: int
     request_bytes: int
     gpus: int = 1
     host_gb_s: float | None = None
@@ -69,7 +74,10 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
             beside_ms = None if step_ms is None else step_ms(requests)
             return (beside_ms or 0.0) + self.step_ms(requests, beside_ms)
 
-        low, high = 0, most
+        low, high = 0, 1
+        while high < most and whole_ms(high) <= tpot_ms:
+            low, high = high, 2 * high
+        high = min(high, most)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if whole_ms(middle) <= tpot_ms else (low, middle - 1)
@@ -82,9 +90,19 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
         hidden = f"{self.overlap * 100:g} % of that hidden" if self.overlap else "none of it hidden"
         return f"{copied}, {hidden}, + {self.owners} layers × {OWNER_US} µs = {step_ms:.2f} ms"
 
+    def _drafts(self) -> list[str]:
+        """What is assumed of calls that read several steps."""
+        if self.steps == 1:
+            return []
+        found = [f"a call reads the top-k of {self.steps} steps; its misses are those with every draft accepted"]
+        if self.slots < self.ids:
+            holds = f"a hot buffer of {self.slots:,} holds fewer than the {self.ids:,} ids that a call reads"
+            found.append(f"{holds}: the engine takes it, the rest is loaded again in every call")
+        return found
+
     def assumptions(self) -> tuple[str, ...]:
-        """What was assumed of the link beyond hsplan's own measurement; empty where nothing was."""
-        found = []
+        """What was assumed of drafts and of the link beyond hsplan's own measurement; empty where nothing was."""
+        found = self._drafts()
         if self.curve.link_gb_s is None:
             found.append(f"link rates as measured on {self.curve.source}, not scaled")
         sizes = sorted(self.curve.grids)

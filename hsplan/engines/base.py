@@ -227,8 +227,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks share one host pool;
     `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the engine takes
     `host_share` of a node's memory, less `host_reserve_bytes`. `swap_in`: what a
-    step loads from host memory, None where that is not modelled. `buffers` gives the tensors behind the lines that have
-    any.
+    step loads from host memory, None where that is not modelled; `not_modelled` may say why. `buffers` gives the
+    tensors behind the lines that have any.
     """
 
     tokens: Interval
@@ -246,6 +246,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_is_sized: bool = False
     host_share: float = 1
     swap_in: SwapIn | None = None
+    not_modelled: tuple[str, ...] = ()
     blocks: Blocks | None = None
     refusal: Refusal | None = None
     compressed: CompressedPools | None = None
