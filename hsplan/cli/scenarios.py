@@ -91,6 +91,7 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  by hot buffers", lambda p: number(p.capacity.limits.hot_buffer)),
         ("  by max running", lambda p: number(p.capacity.limits.max_running)),
         ("  by host link", lambda p: number(p.capacity.limits.link)),
+        ("  by time per token", lambda p: number(p.capacity.limits.tpot_ms)),
         ("swap-in, ms a step", lambda p: NONE if p.capacity.swap_in_ms is None else f"{p.capacity.swap_in_ms:,.1f}"),
         ("step, ms", lambda p: NONE if p.capacity.step_ms is None else f"{p.capacity.step_ms:,.1f}"),
         ("tokens/s", lambda p: _tokens_s(p, 1)),
