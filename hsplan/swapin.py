@@ -8,12 +8,13 @@ differ from it: `overlap` says how much of the loading is taken to be hidden.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
 
 from hsplan.hardware import Gpu
-from hsplan.linkrate import Curve
+from hsplan.linkrate import Curve, shipped_curve
 
 OWNER_US = 25  # resolving the top-k of a layer, and the launches
 COPY_SHARE = 0.95  # of a plain gather's rate
@@ -100,18 +101,41 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
             found.append(f"{holds}: the engine takes it, the rest is loaded again in every call")
         return found
 
+    def _link(self) -> list[str]:
+        """On which link the rates were measured, where it is not that of the planned GPU."""
+        curve = self.curve
+        if curve.link_gb_s is None:
+            other = "" if _is_of(curve.gpu, self.gpu) else f": not on an {self.gpu.name.upper()}, and"
+            return [f"link rates as measured on {curve.source}{other or ','} not scaled"]
+        if curve.gpu == self.gpu.name:
+            return []
+        scaled = f"scaled by the nominal rates of the links, {self.gpu.link_gb_s} for {curve.link_gb_s} GB/s"
+        how = "not scaled" if self.gpu.link_gb_s == curve.link_gb_s else scaled
+        own = f"--link-curve takes those of a machine with {self.gpu.name.upper()}"
+        return [f"link rates as measured on {curve.gpu.upper()}, {how}: {own}"]
+
+    def _row_size(self) -> list[str]:
+        """How a rate of rows of another size came about, and what would measure it."""
+        nearest = self.curve.nearest(self.row_bytes)
+        if nearest == self.row_bytes:
+            return []
+        found = f"no link rate of rows of {self.row_bytes:,} B was measured: that of {nearest:,} B stands in"
+        if self.curve.link_gb_s is None:
+            measures = f"`hsplan validate` with --kv-cache-dtype {self.kv_cache_dtype} measures them"
+            found = f"{found}, times the ratio of the two on {shipped_curve().gpu.upper()}; {measures}"
+        return [found]
+
     def assumptions(self) -> tuple[str, ...]:
         """What was assumed of drafts and of the link beyond hsplan's own measurement; empty where nothing was."""
-        found = self._drafts()
-        if self.curve.link_gb_s is None:
-            found.append(f"link rates as measured on {self.curve.source}, not scaled")
-        sizes = sorted(self.curve.grids)
-        if not sizes[0] <= self.row_bytes <= sizes[-1]:
-            nearest = sizes[0] if self.row_bytes < sizes[0] else sizes[-1]
-            found.append(f"no link rate of rows of {self.row_bytes:,} B was measured: that of {nearest:,} B stands in")
+        found = [*self._drafts(), *self._link(), *self._row_size()]
         if self.host_gb_s is not None:
             each = self.host_gb_s / self.gpus
             found.append(f"host memory gives {self.host_gb_s:,g} GB/s to {self.gpus} GPUs together, {each:,.1f} each")
         if self.overlap:
             found.append(f"{self.overlap * 100:g} % of the loading is taken to be hidden behind the rest of the step")
         return tuple(found)
+
+
+def _is_of(told: str, gpu: Gpu) -> bool:
+    """Whether a driver's name, such as "NVIDIA H100 80GB HBM3", is that of a card: `h100`, `h100-pcie`."""
+    return gpu.name.split("-")[0] in re.split(r"[^a-z0-9]+", told.lower())

@@ -246,12 +246,12 @@ def test_a_step_that_is_too_long_without_loading_is_the_reason():
 
 
 def test_a_larger_hot_buffer_is_a_cure_only_where_it_has_been_seen_to_fit():
-    found = hsplan.plan("glm-5.2-fp8", tpot_ms=34.7, **LONG).launched.capacity
+    found = hsplan.plan("glm-5.2-fp8", tpot_ms=34.8, **LONG).launched.capacity
     assert "a step of one takes 33.65 ms, and 1.75 ms for its missed rows" in found.why_not
     assert found.cure.startswith("a tpot_ms of 35.4 or more, or device_buffer_size ")
     slots = int(found.cure.rpartition(" ")[2].replace(",", ""))
-    assert hsplan.plan("glm-5.2-fp8", tpot_ms=34.7, device_buffer_size=slots, **LONG).fits
-    assert not hsplan.plan("glm-5.2-fp8", tpot_ms=34.7, device_buffer_size=slots // 2, **LONG).fits
+    assert hsplan.plan("glm-5.2-fp8", tpot_ms=34.8, device_buffer_size=slots, **LONG).fits
+    assert not hsplan.plan("glm-5.2-fp8", tpot_ms=34.8, device_buffer_size=slots // 2, **LONG).fits
 
 
 def test_the_link_is_counted_beyond_the_request_cap():
