@@ -52,12 +52,19 @@ class StepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A fitted step: what it is of (`summary`), the `points` it was fitted to, and what was assumed about them."""
+    """
+    A fitted step: what it is of (`summary`), the `points` it was fitted to, and what was assumed about them.
+
+    `model` is the name of a shipped spec; `ranks` ran attention data-parallel, without drafts.
+    """
 
     profile: str
     summary: str
     source: str
     command: str
+    model: str
+    engine: str
+    gpu: str
     ranks: int
     points: tuple[StepPoint, ...]
     assumptions: tuple[str, ...]

@@ -83,3 +83,40 @@ def test_the_published_deployment_is_advised_to_offload_at_32k_and_not_at_4k():
     short = tuned(hsplan.plan(SPEC, context=4096, tpot_ms=100))
     assert not short.pays
     assert short.without.binding == "tpot_ms"
+
+
+def notes_of(spec, **overrides):
+    return next(note for note in hsplan.plan(spec, **overrides).notes if note.startswith("step_ms"))
+
+
+def test_a_profile_of_another_deployment_says_in_what_it_differs():
+    assert "not of this deployment" not in notes_of(SPEC)
+    assert "not of this deployment" not in notes_of("glm-5.1-fp8", step_ms=NAME, dp_attention=8)
+    other = notes_of("glm-5.2-nvfp4", gpu="gb300", tp=4, step_ms=NAME, num_speculative_tokens=3)
+    assert other.endswith(
+        "not of this deployment: model glm-5.1-fp8, here glm-5.2-nvfp4; gpu h200, here gb300; dp_attention 8, here 1; "
+        "drafts 0, here 3"
+    )
+    assert notes_of("glm-5.1-fp8", step_ms=NAME, dp_attention=8, checkpoint="nvfp4").endswith(
+        "not of this deployment: model glm-5.1-fp8, here glm-5.1-fp8 in nvfp4"
+    )
+    assert "engine sglang, here vllm" in notes_of("glm-5.1-fp8", engine="vllm", step_ms=NAME, max_model_len=65_536)
+
+
+def test_a_number_is_a_step_of_any_requests():
+    capacity = hsplan.plan("glm-5.2-fp8", step_ms=12, max_running_requests=3).launched.capacity
+    assert (capacity.requests, capacity.step_ms, capacity.tokens_s) == (3, 12.0, 250.0)
+    with pytest.raises(InputError, match="a step of no time at all"):
+        hsplan.plan("glm-5.1-fp8", step_ms=0)
+
+
+def test_parts_of_a_step_without_braces_are_told_how_to_be_written():
+    with pytest.raises(InputError) as caught:
+        hsplan.plan("glm-5.1-fp8", step_ms="fixed: 12, per_request: 0.3")
+    assert caught.value.lines()[1] == '  put braces round it: "{fixed: 12, per_request: 0.3}"'
+
+
+def test_drafts_yield_no_more_tokens_than_steps_as_none_is_taken_to_be_accepted():
+    plan = hsplan.plan("glm-5.2-fp8", step_ms=12, max_running_requests=3, num_speculative_tokens=3)
+    assert plan.launched.capacity.tokens_s == 250.0
+    assert "tokens/s and tpot_ms count one token of a request a step: no draft accepted" in plan.notes

@@ -269,3 +269,9 @@ def test_a_link_that_limits_nothing_is_no_limit():
 def test_without_a_request_nothing_is_loaded_and_no_step_takes_time():
     found = hsplan.plan("glm-5.2-fp8", offload={}, max_total_tokens=64, step_ms={"fixed": 12}).launched.capacity
     assert (found.requests, found.swap_in_ms, found.step_ms, found.tokens_s) == (0, None, None, None)
+
+
+def test_a_profile_of_ones_own_is_for_simulations():
+    with pytest.raises(InputError) as caught:
+        hsplan.plan("glm-5.2-fp8", profile="mine.yaml")
+    assert caught.value.lines()[1].startswith("  plans look up stored curves only; `hsplan simulate --profile`")
