@@ -88,12 +88,13 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     if host_fit is None and pools.host_is_sized:
         host_fit = pools.host_tokens
     by_gpu = pools.logical_tokens // reserved if pools.gpu_requests is None else pools.gpu_requests
+    kept = pools.hot_buffer_tokens + pools.hot_scratch_tokens
     step = WholeStep(launch, scenario, pools)
     by_time = step.requests()
     limits = Limits(
         gpu=by_gpu if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
-        hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if pools.hot_buffer_tokens else None,
+        hot_buffer=pools.hot_pool_tokens // kept if kept else None,
         max_running=pools.request_cap,
         link=by_time if scenario.offload else None,
         tpot_ms=None if scenario.offload else by_time,
@@ -129,9 +130,9 @@ def _steps(
         formula = f"min({host_fit:,} tokens that fit, {pools.host_tokens:,}) // {reserved:,} = {limits.host:,}"
         steps.append(Step("requests by host memory", formula, SOURCE))
     if limits.hot_buffer is not None:
-        formula = (
-            f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
-        )
+        scratch = f" + {pools.hot_scratch_tokens:,} of scratch" if pools.hot_scratch_tokens else ""
+        each = f"({pools.hot_buffer_tokens:,}{scratch})" if scratch else f"{pools.hot_buffer_tokens:,}"
+        formula = f"{pools.hot_pool_tokens:,} device tokens // {each} a request = {limits.hot_buffer:,}"
         steps.append(Step("requests by hot buffers", formula, SOURCE))
     if pools.swap_in is not None and swap_in_ms is not None:
         formula = pools.swap_in.formula(min(limits.known().values()), swap_in_ms)

@@ -204,6 +204,19 @@ def test_drafts_and_hot_buffers_that_the_release_refuses_are_refused():
     assert many.launched.capacity.cure == "max_running_requests 2,047"
 
 
+@pytest.mark.parametrize(
+    ("slots", "kept"),
+    # buffer, page, and scratch: 4 × 2,048 ids less the buffer, 1,024 at least
+    [(2048, 8256), (4096, 8256), (8192, 8192 + 64 + 1024)],
+)
+def test_with_drafts_a_request_keeps_scratch_slots_for_what_its_hot_buffer_cannot_hold(slots, kept):
+    found = offloaded(**DRAFTS, device_buffer_size=slots).launched
+    assert found.capacity.limits.hot_buffer == found.pools.tokens.best // kept
+    assert offloaded(device_buffer_size=slots).launched.pools.hot_scratch_tokens == 0
+    early = offloaded(**DRAFTS, device_buffer_size=slots, release="0.5.21").launched
+    assert early.capacity.limits.hot_buffer == early.pools.tokens.best // (slots + 64)
+
+
 def test_a_hot_buffer_smaller_than_a_call_reads_is_named():
     found = " ".join(offloaded(**DRAFTS, device_buffer_size=3072).notes)
     assert "a hot buffer of 3,072 holds fewer than the 3,926 ids that a call reads" in found

@@ -26,6 +26,7 @@ LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
 MOST_STEPS = 4  # that a call of the speculative swap reads, the drafts and the token before them
 LEAST_TOP_K = 1024  # of models whose drafts are swapped in
 MOST_IDS = 8192  # steps × top-k of a call
+LEAST_SCRATCH = 1024
 PIN_BYTES_PER_S = 10**9  # about 12 minutes for 700 GB in one call, TensorRT-LLM #17773
 
 
@@ -76,9 +77,14 @@ class SwapTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What offload adds: device tokens that a request keeps, the host pool of one rank, ledger lines and notes."""
+    """
+    What offload adds: device tokens that a request keeps, the host pool of one rank, ledger lines and notes.
+
+    `hot_tokens` are the hot buffer and a page, `scratch_tokens` what drafts take beside it.
+    """
 
     hot_tokens: int = 0
+    scratch_tokens: int = 0
     host_tokens: int = 0
     host_bytes: int = 0
     lines: tuple[Line, ...] = ()
@@ -159,6 +165,7 @@ def offload_of(launch: Launch, layout: Layout, requests: Requests, logical_token
     prefetch = _prefetch_bytes(launch.plan, swap.layers, launch.release, launch.loaded.spec.deployment, swap.top_k)
     return Offloaded(
         hot_tokens=swap.buffer.tokens,
+        scratch_tokens=scratch_slots(launch.release, launch.loaded.spec.deployment, swap.top_k, swap.buffer.slots),
         host_tokens=host_tokens,
         host_bytes=host_bytes,
         lines=(
@@ -220,8 +227,7 @@ def _speculative_swap(
     drafts = draft_tokens(deployment)
     if drafts == 1 or not release.has("draft_times_ratio"):
         return {}
-    width = drafts * top_k
-    scratch = min(width, max(1024, width - buffer.slots))
+    width, scratch = drafts * top_k, scratch_slots(release, deployment, top_k, buffer.slots)
     hashed = 1 << max(1, (2 * buffer.slots - 1).bit_length())
     return {
         "cache index": layers * rows * 2 * hashed * 8,
@@ -230,6 +236,18 @@ def _speculative_swap(
         "locations": rows * width * 4,
         "hash": 16 * buffer.slots,
     }
+
+
+def scratch_slots(release: Release, deployment: Deployment, top_k: int, slots: int) -> int:
+    """
+    Device slots that a request with drafts keeps beside its hot buffer, for missed rows that this has no room for.
+
+    With them any buffer holds all that a step verifies (`allocate_scratch`, from 0.5.22 on).
+    """
+    drafts = draft_tokens(deployment)
+    if drafts == 1 or not release.has("draft_times_ratio"):
+        return 0
+    return min(drafts * top_k, max(LEAST_SCRATCH, drafts * top_k - slots))
 
 
 def host_pool(logical_tokens: int, page_tokens: int, row_bytes: int, layers: int) -> tuple[int, int]:

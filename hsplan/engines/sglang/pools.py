@@ -58,6 +58,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_bytes=offloaded.host_bytes,
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
+        hot_scratch_tokens=offloaded.scratch_tokens,
         hot_pool_tokens=tokens.best if scenario.offload else 0,
         swap_in=None if isinstance(loads, str) else loads,
         not_modelled=(loads,) if isinstance(loads, str) else (),
