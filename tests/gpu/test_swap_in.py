@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hsplan_kernels import reference, state, swap_in
+from hsplan_kernels import address_order, reference, state, swap_in
 from hsplan_kernels.state import new_plan, new_state
 
 ROW_BYTES = 48
@@ -160,6 +160,8 @@ def test_more_empty_slots_than_misses_stay_inside_the_plan(device, guarded):
 @pytest.mark.parametrize("in_order", [False, True])
 def test_a_program_copies_row_after_row(device, guarded, monkeypatch, in_order):
     monkeypatch.setattr(swap_in, "COPY_PROGRAMS", 2)
+    monkeypatch.setattr(address_order, "copy_programs", lambda pool_bytes: 2)
+    monkeypatch.setattr(address_order, "COPY_UNITS", 32)
     monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1 if in_order else 2**40)
     monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
     requests = Requests(device, guarded, identity(3, 40), slots=16, top_k=16, batch=3)
