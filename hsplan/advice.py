@@ -13,10 +13,11 @@ from typing import Protocol
 from hsplan.engines import Launch, Pools, Scenario
 from hsplan.spec import Offload
 from hsplan.units import floor_to, size
-from hsplan.wholestep import MOST_REQUESTS, WholeStep
+from hsplan.wholestep import WholeStep
 
 MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
 LESS_BESIDE = "a lower mem_fraction, or a smaller chunked_prefill_size"
+MOST_REQUESTS = 2**24
 MOST_SLOTS = 2**15 - 1  # that engines count with 16 bits
 
 

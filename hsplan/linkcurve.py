@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from hsplan.errors import InputError, Problem, shown
+from hsplan.files import read_file
 from hsplan.linkrate import Curve, Point, grids_of
 
 SCHEMAS = ("hsplan.measurement/1", "hsplan.ranks/1")
@@ -23,7 +24,7 @@ Count = Annotated[int, Meta(ge=1, le=2**60)]
 class _Rate(msgspec.Struct):
     driver: str
     direction: str
-    gb_s: Annotated[float, Meta(gt=0, le=1e6)]
+    gb_s: Annotated[float, Meta(ge=1e-3, le=1e6)]
     row_bytes: Count | None = None
     pool_bytes: Count | None = None
     rows: Count | None = None
@@ -75,10 +76,7 @@ def read_curve(path: Path, where: str) -> Curve:
 def _read(path: Path, _mtime_ns: int, _size: int) -> Curve:
     """One reading for the many plans of a search; time and size tell a file that was written anew."""
     name = shown(str(path))
-    with path.open("rb") as file:
-        text = file.read(MAX_FILE_BYTES + 1)
-    if len(text) > MAX_FILE_BYTES:
-        raise InputError(Problem(what=f"{name} is larger than 1 MiB; no measurement is", remedy=REMEDY))
+    text = read_file(path, MAX_FILE_BYTES)
     try:
         gpu, ranks, rates = _measured(text, name)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -93,7 +91,7 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> Curve:
     if not points:
         what = f"{name} holds no gathers of random rows: nothing was measured without --gpu"
         raise InputError(Problem(what=what, remedy=REMEDY))
-    return Curve(source=f"{gpu}, {path.name}{of_ranks}", gpu=gpu, link_gb_s=None, grids=grids_of(points))
+    return Curve(source=f"{gpu}, {shown(path.name)}{of_ranks}", gpu=gpu, link_gb_s=None, grids=grids_of(points))
 
 
 def _measured(text: bytes, name: str) -> tuple[str, int, tuple[_Rate, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from hsplan.advice import MOST_REQUESTS
 from hsplan.capacity import host_pools
 from hsplan.errors import HsplanError
 from hsplan.planner import replan
@@ -18,7 +19,6 @@ from hsplan.units import floor_to
 SLOT_SHARES = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # of top-k
 MOST_SLOTS = 2**15 - 1
 MOST_RATIO = 64
-MANY_REQUESTS = 4096
 LEAST_CONTEXT, MOST_CONTEXT = 4096, 2**20
 
 
@@ -117,23 +117,56 @@ def _offload_keys(slots: int, ratio: int | None) -> dict[str, int]:
 
 
 def _priced(plan: Plan, slots: int, ratio: int | None) -> tuple[Setting | None, bool]:
-    """The setting with as many running requests as its other limits allow, and whether a higher ratio is of no use."""
-    values = _offload_keys(slots, ratio)
+    """The setting with as many running requests as fit, and whether a higher ratio is of no use."""
     try:
-        open_ended = _with_requests(plan, MANY_REQUESTS, values)
-        limits = open_ended.launched.capacity
-        if limits is None:
-            return None, True
-        known = {name: count for name, count in limits.limits.known().items() if name != "max_running"}
-        binding = min(known, key=lambda name: known[name])
-        requests = known[binding]
-        crossed = known.get("hot_buffer", requests + 1) <= known["gpu"]
-        if requests < 1:
-            return None, crossed
-        priced = _with_requests(plan, requests, values)
+        alone, most = _most_requests(plan, _offload_keys(slots, ratio))
     except HsplanError:
         return None, True
-    return (_setting(priced, slots, ratio, binding) if priced.fits else None), crossed
+    priced = most or alone
+    capacity = priced.launched.capacity
+    if capacity is None:
+        return None, True
+    known = capacity.limits.known()
+    crossed = known.get("hot_buffer", capacity.requests + 1) <= known["gpu"]
+    return (None if most is None else _setting(most, slots, ratio)), crossed
+
+
+def _most_requests(plan: Plan, values: dict[str, int]) -> tuple[Plan, Plan | None]:
+    """
+    The plan with one running request, and with as many as fit within `tpot_ms`; None where not one does.
+
+    Tables and states grow with the running requests and take room from the pools, so what one of them leaves is the
+    most that can be hoped for, and what a larger number leaves always fits.
+    """
+    alone = _with_requests(plan, 1, values)
+    most: Plan | None = None
+    low, high = 0, min(_by_pools(alone), MOST_REQUESTS // plan.launch.cap_ranks)
+    probe = high
+    while low < high:
+        priced = _with_requests(plan, probe, values)
+        if _runs(priced, probe):
+            most, low = priced, probe
+            probe = (low + high + 1) // 2
+        else:
+            high = probe - 1
+            left = min(_by_pools(priced), high)
+            probe = left if left > low else (low + high + 1) // 2
+    return alone, most
+
+
+def _by_pools(plan: Plan) -> int:
+    """Requests by the limits that the running requests do not set themselves."""
+    capacity = plan.launched.capacity
+    known = {} if capacity is None else capacity.limits.known()
+    return min((count for name, count in known.items() if name not in ("max_running", "link")), default=0)
+
+
+def _runs(plan: Plan, requests: int) -> bool:
+    """Whether the plan fits and runs so many requests at once, within the time per token where the step is known."""
+    capacity, tpot_ms = plan.launched.capacity, plan.launch.loaded.spec.workload.tpot_ms
+    if capacity is None or not capacity.fits or capacity.requests < requests:
+        return False
+    return tpot_ms is None or capacity.step_ms is None or capacity.step_ms <= tpot_ms
 
 
 def _replanned(plan: Plan, best: Setting) -> Plan:
@@ -146,20 +179,11 @@ def _with_requests(plan: Plan, requests: int, values: dict[str, int]) -> Plan:
 
 def _without(plan: Plan) -> Setting | None:
     """The deployment without offload, with as many running requests as fit and as the time per token allows."""
-    bare = replan(plan, offload=None)
-    capacity = bare.launched.capacity
-    if capacity is None or not capacity.fits:
-        return None
-    workload = plan.launch.loaded.spec.workload
-    requests = capacity.limits.gpu
-    if workload.tpot_ms is not None and workload.step is not None:
-        requests = workload.step.requests_within(workload.tpot_ms, workload.context, requests)
-    priced = _with_requests(bare, max(requests, 1), {})
-    binding = "gpu" if requests == capacity.limits.gpu else "tpot_ms"
-    return _setting(priced, None, None, binding) if priced.fits and requests else None
+    _, most = _most_requests(replan(plan, offload=None), {})
+    return None if most is None else _setting(most, None, None)
 
 
-def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> Setting:
+def _setting(plan: Plan, slots: int | None, ratio: int | None) -> Setting:
     capacity, pools = plan.launched.capacity, plan.launched.pools
     assert capacity is not None  # noqa: S101 - it is priced
     assert pools is not None  # noqa: S101
@@ -168,13 +192,28 @@ def _setting(plan: Plan, slots: int | None, ratio: int | None, binding: str) -> 
         host_to_device_ratio=ratio,
         max_running_requests=capacity.requests * plan.launch.cap_ranks,
         requests=capacity.requests,
-        binding=binding,
+        binding=_binding(plan),
         swap_in_ms=capacity.swap_in_ms or 0.0,
         step_ms=capacity.step_ms,
         tokens_s=capacity.tokens_s,
         host_bytes_per_node=pools.host_bytes * host_pools(plan.launch, pools),
         scenario=plan.as_launched,
     )
+
+
+def _binding(plan: Plan) -> str:
+    """The limit that one more running request meets; room on the GPU where its tables no longer fit."""
+    capacity = plan.launched.capacity
+    assert capacity is not None  # noqa: S101 - it is priced
+    requests = capacity.requests + 1
+    if requests > MOST_REQUESTS // plan.launch.cap_ranks:
+        return "max_running"
+    beyond = _with_requests(plan, requests, {}).launched.capacity
+    known = {} if beyond is None else beyond.limits.known()
+    met = [name for name, count in known.items() if count < requests and name != "max_running"]
+    if not met and beyond is not None and beyond.fits:
+        return "tpot_ms"
+    return min(met, key=lambda name: known[name], default="gpu")
 
 
 def _pays_from(plan: Plan) -> int | None:

@@ -8,7 +8,7 @@ import msgspec
 
 from hsplan.engines import Launch, Pools, Scenario
 
-MOST_REQUESTS = 2**24  # as max_running_requests; a step that so many meet limits nothing
+NO_LIMIT = 2**24  # a step that as many requests meet as max_running_requests may name limits nothing
 
 
 class WholeStep(msgspec.Struct, frozen=True):
@@ -53,12 +53,12 @@ class WholeStep(msgspec.Struct, frozen=True):
             if swap_in is None:
                 return None
             rest = None if workload.step is None else self._known_rest
-            found = swap_in.requests_within(workload.tpot_ms, rest, MOST_REQUESTS)
+            found = swap_in.requests_within(workload.tpot_ms, rest, NO_LIMIT)
         elif workload.step is None:
             return None
         else:
-            found = workload.step.requests_within(workload.tpot_ms, workload.context, MOST_REQUESTS)
-        return found if found < MOST_REQUESTS else None
+            found = workload.step.requests_within(workload.tpot_ms, workload.context, NO_LIMIT)
+        return found if found < NO_LIMIT else None
 
     def _known_rest(self, requests: int) -> float:
         return self.rest_ms(requests) or 0.0

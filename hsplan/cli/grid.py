@@ -14,8 +14,8 @@ from typing import Any
 import yaml
 
 from hsplan.cli.options import is_switch, is_text
-from hsplan.errors import InputError, Problem
-from hsplan.spec.document import NOT_DECIMAL
+from hsplan.errors import InputError, Problem, shown
+from hsplan.spec.document import EXPONENT, NOT_DECIMAL
 
 MAX_COMBINATIONS = 10_000
 _SCALARS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float", "str"))
@@ -46,8 +46,11 @@ def grid_of(options: Mapping[str, Any]) -> tuple[list[Overrides], list[str]]:
 def scalar(text: str) -> Any:
     """The value that YAML reads for `text`: a number, null, or the text; `[0,15]` and `{a: 1}` hold such."""
     if text.startswith("{") and text.endswith("}"):
-        pairs = (part.partition(":") for part in text[1:-1].split(","))
-        return {key.strip(): _plain(value.strip()) for key, _, value in pairs}
+        pairs = [part.partition(":") for part in text[1:-1].split(",") if part.strip()]
+        found = {key.strip(): _plain(value.strip()) for key, _, value in pairs}
+        if len(found) < len(pairs):
+            raise InputError(Problem(where=shown(text), what="a key stands twice", remedy="keep one"))
+        return found
     if text.startswith("[") and text.endswith("]"):
         return [_plain(part.strip()) for part in text[1:-1].split(",")]
     return _plain(text)
@@ -56,6 +59,8 @@ def scalar(text: str) -> Any:
 def _plain(text: str) -> Any:
     if NOT_DECIMAL.fullmatch(text):
         return text
+    if EXPONENT.fullmatch(text):
+        return float(text)
     tag = _LOADER.resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]
     if tag not in _SCALARS:
         return text

@@ -74,10 +74,15 @@ def write_file(path: Path, text: str) -> None:
 
     Raises InputError for folders, devices, missing permission and full disks.
     """
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replace `path` by a file of `data` as `write_file` does."""
     with _refusals(path):
         target = path.expanduser().resolve()
         mode = _mode_of(target)
-        _replace(target, text.encode("utf-8", "backslashreplace"), mode)
+        _replace(target, data, mode)
 
 
 def check_target(path: Path) -> None:

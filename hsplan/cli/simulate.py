@@ -11,7 +11,7 @@ import typer
 from hsplan.cli.heavy import load
 from hsplan.cli.modelview import view
 from hsplan.cli.options import spec_argument
-from hsplan.cli.output import check_target, emit, emit_json
+from hsplan.cli.output import check_target, emit, emit_json, write_bytes
 from hsplan.cli.progress import progress
 from hsplan.errors import InputError, Problem, UnsupportedError
 
@@ -22,9 +22,11 @@ EXAMPLE = "Example: hsplan simulate glm-5.2-fp8 --context 131072"
 SCHEMA = "hsplan.misses/1"
 MULTIPLES = (1, 2, 3, 4, 6, 8)  # of top-k
 MOST_CONTEXT = 2**21 - 1
+DRAWN = ("context", "profile", "steps", "seed")  # options of a drawn trace
 
 
 def simulate(
+    called: typer.Context,
     spec: Annotated[str, spec_argument()],
     *,
     context: Annotated[
@@ -74,6 +76,7 @@ def simulate(
 
     One request; one trace for all layers with the same weights in the profile. Misses are shares of the ids read.
     """
+    _check_options(called, trace, record, output)
     for target in filter(None, (output, record)):
         check_target(target)
     shown = view(spec)
@@ -86,7 +89,7 @@ def simulate(
     from hsplan.workload import model  # noqa: PLC0415
     from hsplan.workload.calls import in_calls  # noqa: PLC0415
     from hsplan.workload.policies import POLICIES  # noqa: PLC0415
-    from hsplan.workload.recording import save_traces  # noqa: PLC0415
+    from hsplan.workload.recording import as_array  # noqa: PLC0415
     from hsplan.workload.simulate import simulate as run  # noqa: PLC0415
 
     workload, deployment = shown.loaded.spec.workload, shown.loaded.spec.deployment
@@ -101,7 +104,7 @@ def simulate(
         _check_context(tokens, top_k)
         traces = model.drawn(profile, pattern, context=tokens, top_k=top_k, steps=steps, seed=seed)
     if record is not None:
-        save_traces(record, traces.steps)
+        write_bytes(record, as_array(traces.steps))
     per_call = 1 + (deployment.num_speculative_tokens if num_speculative_tokens is None else num_speculative_tokens)
     calls = [in_calls(one, per_call) for one in traces.steps]
     before = (len(traces.steps[0]) // 2 if warm_up is None else warm_up) // per_call
@@ -120,6 +123,18 @@ def simulate(
         emit_json({**head, **msgspec.to_builtins(found)}, output)
         return
     emit(misses(found, traces.source, per_call), output)
+
+
+def _check_options(called: typer.Context, trace: Path | None, record: Path | None, output: Path | None) -> None:
+    """Raise InputError for options that would do nothing, or undo another."""
+    if trace is not None:
+        for name in DRAWN:
+            source = called.get_parameter_source(name)
+            if source is not None and source.name == "COMMANDLINE":
+                what = "a recorded trace is not drawn"
+                raise InputError(Problem(where=f"--{name}", what=what, remedy=f"leave out --{name} or --trace"))
+    if record is not None and output is not None and record.absolute() == output.absolute():
+        raise InputError(Problem(where="--record", what="is the file of --output too", remedy="give two files"))
 
 
 def _most_ids(calls: list[list[Ids]], warm_up: int, per_call: int) -> int:

@@ -82,6 +82,8 @@ def validate(
     plan = _plan(spec, combinations[0])
     if output is not None and (seat is None or seat.rank == 0):
         check_target(output)  # now, and not after minutes of work
+    if seat is not None:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # errors come by name, not as a C++ stack
     _prepare(gpu=gpu)
     if seat is not None:
         run_as_rank(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 from collections.abc import Iterator
 from datetime import timedelta
 from types import FrameType
@@ -11,8 +12,8 @@ from typing import Any
 
 import torch
 
-from hsplan.errors import CannotRunError, HsplanError, Problem
-from hsplan.gpu.group import CONNECT_S, Group, LostRankError, dist, first_line, reaching_the_store
+from hsplan.errors import CannotRunError, HsplanError, Problem, shown
+from hsplan.gpu.group import CONNECT_S, Group, LostRankError, dist, first_line
 from hsplan.gpu.seat import Seat
 
 BUG = 5
@@ -28,8 +29,7 @@ def join(seat: Seat, *, gpu: bool, silence_s: float) -> Iterator[Group]:
     """
     if gpu:
         _take_card(seat)
-    with reaching_the_store():
-        store = _store_of(seat)
+    store = _store_of(seat)
     with _interrupted_once():
         group = Group(seat, store, gpu=gpu, silence_s=silence_s)
         try:
@@ -60,10 +60,17 @@ def _take_card(seat: Seat) -> None:
 
 
 def _store_of(seat: Seat) -> Any:
-    if seat.started_by is None:
-        store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=CONNECT_S)))
-        return store
-    return dist.TCPStore(seat.address, seat.port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
+    try:
+        socket.getaddrinfo(seat.address, seat.port)  # torch asks for an unknown name again and again
+        if seat.started_by is None:
+            store, _, _ = next(dist.rendezvous("env://", timeout=timedelta(seconds=CONNECT_S)))
+            return store
+        return dist.TCPStore(seat.address, seat.port, is_master=False, timeout=timedelta(seconds=CONNECT_S))
+    except (OSError, ValueError, RuntimeError) as error:
+        place = f"{shown(seat.address)}:{seat.port}"
+        what = f"rank {seat.rank} does not reach the place where the ranks meet, {place}: {first_line(error)}"
+        remedy = "start all ranks within a minute, with the address of the first one's machine and a port free there"
+        raise CannotRunError(Problem(where="MASTER_ADDR", what=what, remedy=remedy)) from error
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ MAX_TEXT_BYTES = 8 * 2**20
 MAX_DEPTH = 40
 MAX_NODES = 200_000
 NOT_DECIMAL = re.compile(r"[-+]?(?:[0-9][0-9_]*(?::[0-9][0-9_.]*)+|0[0-9_]+)")
+EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]*)?[eE][-+]?[0-9]{1,2}")
 UNVERIFIED = re.compile(r"^#\s*unverified:\s*(.+?)\s*$", re.MULTILINE)
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -38,9 +39,9 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @lru_cache(maxsize=4)
-def parse_yaml(text: str, origin: str) -> Document:
+def parse_yaml(text: str, origin: str, remedy: str = "a spec is a mapping that starts with `model:`") -> Document:
     """
-    Data of a YAML mapping; raises InputError with file and line.
+    Data of a YAML mapping; raises InputError with file and line, and `remedy` for anything but a mapping.
 
     A grid reads the same text thousands of times: the last few are kept, and nobody changes their data.
     """
@@ -53,7 +54,6 @@ def parse_yaml(text: str, origin: str) -> Document:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(Problem(where=origin, what=f"not valid YAML: {shown(str(error))}")) from None
     if not isinstance(node, yaml.MappingNode):
-        remedy = "a spec is a mapping that starts with `model:`"
         raise InputError(Problem(where=f"{origin}:1", what="not a mapping", remedy=remedy))
     lines: dict[str, int] = {}
     data = _Builder(origin, lines).mapping(node, "")
@@ -146,6 +146,8 @@ class _Builder:
             raise self.fail(node, f"a value of type {shown(kind)}", "quote it if a text is meant")
         if NOT_DECIMAL.fullmatch(node.value):
             return node.value  # YAML 1.1 reads 1:30 in base 60 and 010 in base 8; nobody means that here
+        if isinstance(node, yaml.ScalarNode) and not node.style and EXPONENT.fullmatch(node.value):
+            return float(node.value)  # a text in YAML 1.1, a number in JSON, YAML 1.2 and for its writer
         try:
             return self.scalars.construct_object(node)
         except (ValueError, yaml.YAMLError):

@@ -27,6 +27,7 @@ from hsplan.units import MAX_BYTES, parse_bytes
 LEAVES = leaf_sections()
 ROOT_KEYS = Spec.__struct_fields__
 KEYWORDS = ("auto", "here")
+LEAST_STEP_MS = 0.001  # of one request; less would make rates that are no numbers
 PATH_KEYS = (("weights", "path"), ("deployment", "link_curve"))
 
 
@@ -362,8 +363,8 @@ def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
             yield Problem(where=where(f"workload.{key}"), what=what, remedy=_of_no_profile(key, name, known))
     unknown = isinstance(spec.workload.step_ms, str) and spec.workload.step_ms not in step_profiles()
     step = None if unknown else spec.workload.step
-    if step is not None and step.at(1, spec.workload.context) == 0:
-        remedy = "give a time above 0 for fixed or per_request"
+    if step is not None and step.at(1, spec.workload.context) < LEAST_STEP_MS:
+        remedy = f"give at least {LEAST_STEP_MS} for fixed or per_request"
         yield Problem(where=where("workload.step_ms"), what="a step of no time at all", remedy=remedy)
     weights = spec.weights
     if weights != "auto" and sum(getattr(weights, key) is not None for key in weights.__struct_fields__) != 1:

@@ -113,7 +113,7 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     async_scheduling: bool = True
     kv_budget: Bytes | Auto = "auto"
     link_curve: str | None = None
-    host_gb_s: Annotated[float, Meta(gt=0, le=1e6)] | Auto = "auto"
+    host_gb_s: Annotated[float, Meta(ge=1e-3, le=1e6)] | Auto = "auto"
 
 
 class Offload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,8 +17,10 @@ import msgspec
 import numpy as np
 
 from hsplan.errors import InputError, Problem
+from hsplan.files import read_file
 from hsplan.workload.recording import MOST_TOKENS, Ids, Recording, clean, load_array
 
+MOST_BYTES = 2**33
 LINE = '{"step": 0, "layer": 3, "ids": [17, 4]}'
 Index = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
@@ -113,7 +115,7 @@ def _reply(path: Path, top_k: int) -> Recording:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        remedy = "give an .npy, .jsonl or .json file"
-        raise InputError(Problem(where=str(path), what=error.strerror or str(error), remedy=remedy)) from None
+        return read_file(path, MOST_BYTES)
+    except (OSError, ValueError) as error:
+        what, remedy = getattr(error, "strerror", None) or str(error), "give an .npy, .jsonl or .json file"
+        raise InputError(Problem(where=str(path), what=what, remedy=remedy)) from None

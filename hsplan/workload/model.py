@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from hsplan.errors import InputError, Problem
 from hsplan.workload.dumps import load_recording
 from hsplan.workload.layers import Layers, by_churn, of_recording
 from hsplan.workload.profile import load_profile
@@ -30,8 +31,14 @@ def drawn(profile: str, pattern: str, *, context: int, top_k: int, steps: int, s
 
     Layers of a group have traces of their own in truth; as each has its own hot buffer, one is a sample of all. The
     newest token, which has a slot of its own, is left out.
+
+    Raises InputError for a profile that cannot be read, or reads more in every step than top-k.
     """
-    groups = by_churn(pattern, load_profile(profile))
+    loaded = load_profile(profile)
+    if loaded.sinks + loaded.recent > top_k:
+        what = f"sinks {loaded.sinks:,} and recent {loaded.recent:,} do not fit into top-k {top_k:,}"
+        raise InputError(Problem(where=profile, what=what, remedy="lower them: both are in every top-k"))
+    groups = by_churn(pattern, loaded)
     traces = [
         [ids[:-1] for ids in draw(own, context=context, top_k=top_k, steps=steps, seed=seed)] for own, _ in groups
     ]

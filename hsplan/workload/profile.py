@@ -11,19 +11,28 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from hsplan.errors import InputError, Problem, nearest, shown
+from hsplan.files import read_file
+from hsplan.spec.document import MAX_TEXT_BYTES, parse_yaml
 
 FOLDER = Path(__file__).with_name("profiles")
+MOST_TOKENS = 2**21
+REMEDY = "a profile is a mapping that starts with `source:`"
+
+Weight = Annotated[float, Meta(ge=-1e6, le=1e6)]
+Length = Annotated[float, Meta(ge=1e-3, le=1e9)]
+Index = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
 
 
 class Churn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights of the layers below `end`, where they differ from those of the profile."""
 
-    end: Annotated[int, msgspec.Meta(ge=1)]
-    slow: float | None = None
-    mid: float | None = None
-    white: float | None = None
+    end: Annotated[int, Meta(ge=1)]
+    slow: Weight | None = None
+    mid: Weight | None = None
+    white: Weight | None = None
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,16 +46,16 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     source: str
-    static: float
-    slow: float = 0.0
-    slow_steps: float = 1.0
-    mid: float = 0.0
-    mid_steps: float = 1.0
-    white: float = 0.0
-    recency: float = 0.0
-    recency_tokens: float = 1.0
-    sinks: int = 4
-    recent: int = 1
+    static: Weight
+    slow: Weight = 0.0
+    slow_steps: Length = 1.0
+    mid: Weight = 0.0
+    mid_steps: Length = 1.0
+    white: Weight = 0.0
+    recency: Weight = 0.0
+    recency_tokens: Length = 1.0
+    sinks: Index = 4
+    recent: Annotated[int, Meta(ge=1, le=MOST_TOKENS)] = 1
     layers: tuple[Churn, ...] = ()
 
     def __post_init__(self) -> None:
@@ -71,9 +80,13 @@ def load_profile(name: str) -> Profile:
     """A shipped profile by name, or a YAML file by path; raises InputError with what is wrong."""
     path = FOLDER / f"{name}.yaml" if name in profile_names() else Path(name)
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Profile)
-    except OSError:
+        text = read_file(path, MAX_TEXT_BYTES).decode()
+        return msgspec.convert(parse_yaml(text, str(path), REMEDY).data, Profile)
+    except FileNotFoundError:
         what = f"no workload profile {shown(name)!r}"
         raise InputError(Problem(where="--profile", what=what, remedy=nearest(name, profile_names()))) from None
-    except msgspec.MsgspecError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(Problem(where="--profile", what=f"{shown(name)} cannot be read: {shown(reason)}")) from None
+    except ValueError as error:
         raise InputError(Problem(where=str(path), what=str(error))) from None

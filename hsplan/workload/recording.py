@@ -8,14 +8,17 @@ other unless it is left out. `hsplan.workload.dumps` reads two more.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
+from tokenize import TokenError
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from hsplan.errors import InputError, Problem
+from hsplan.files import check_regular
 
 Ids = npt.NDArray[np.int32]
 MOST_TOKENS = 2**21
@@ -28,15 +31,16 @@ class Recording(msgspec.Struct, frozen=True):
     layers: tuple[int, ...] | None = None
 
 
-def save_traces(path: Path, traces: Sequence[Sequence[Ids]]) -> None:
-    """Write traces of equally many steps: [steps, K] of one layer, [steps, layers, K] of more; raises OSError."""
+def as_array(traces: Sequence[Sequence[Ids]]) -> bytes:
+    """An .npy file of traces of equally many steps: [steps, K] of one layer, [steps, layers, K] of more."""
     most = max(ids.size for trace in traces for ids in trace)
     data = np.full((len(traces[0]), len(traces), most), -1, dtype=np.int32)
     for layer, trace in enumerate(traces):
         for step, ids in enumerate(trace):
             data[step, layer, : ids.size] = ids
-    with path.open("wb") as file:
-        np.save(file, data[:, 0] if len(traces) == 1 else data, allow_pickle=False)
+    file = io.BytesIO()
+    np.save(file, data[:, 0] if len(traces) == 1 else data, allow_pickle=False)
+    return file.getvalue()
 
 
 def load_array(path: Path) -> Recording:
@@ -46,9 +50,10 @@ def load_array(path: Path) -> Recording:
     Raises InputError for files that are no such array, are empty, or name tokens that no request has.
     """
     try:
+        check_regular(path)
         with path.open("rb") as file:
             data = np.lib.format.read_array(file, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, SyntaxError, TokenError, TypeError, RecursionError) as error:
         what = getattr(error, "strerror", None) or "is no array of numpy"
         raise InputError(Problem(where=str(path), what=what, remedy="save it with numpy.save")) from None
     if data.ndim not in (2, 3) or data.dtype.kind not in "iu" or not data.size:

@@ -4,6 +4,7 @@ import pytest
 
 from hsplan.cli import estimate as command
 from hsplan.cli.grid import scalar
+from hsplan.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -117,10 +118,20 @@ def test_hsplan_debug_adds_the_traceback(run, monkeypatch, glm):
         ("<<", "<<"),
         ("*alias", "*alias"),
         ("[[1]", ["[1"]),
+        ("1e-1", 0.1),
+        ("2E+3", 2000.0),
+        ("1e999", "1e999"),
+        ("{}", {}),
+        ("{fixed: 1e1, per_request: 0.2}", {"fixed": 10.0, "per_request": 0.2}),
     ],
 )
 def test_values_are_read_as_yaml_scalars(text, value):
     assert scalar(text) == value
+
+
+def test_a_key_that_stands_twice_is_refused():
+    with pytest.raises(InputError, match=r"\{fixed: 1, fixed: 2\}: a key stands twice"):
+        scalar("{fixed: 1, fixed: 2}")
 
 
 STEP_PARTS, STEP_NAME = "mapping of fixed, per_request, per_context_token", "the name of a step profile"

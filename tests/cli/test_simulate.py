@@ -120,6 +120,17 @@ def test_lines_of_json_become_an_array_that_gives_the_same(run, tmp_path):
     assert (first["lru"], first["policies"]) == (again["lru"], again["policies"])
 
 
+def test_a_trace_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hsplan.cli.output.os.fsync", full)
+    code, out, err = run("simulate", "glm-5.2-fp8", *SMALL, "--record", str(tmp_path / "trace.npy"))
+    assert (code, out) == (2, "")
+    assert "No space left" in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_page_on_traces_shows_what_is_printed(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     ((command, output),) = re.findall(r"```console\n\$ hsplan (.+?)\n(.+?)\n```", TRACES, re.DOTALL)
@@ -151,6 +162,11 @@ def test_the_profile_on_the_page_on_traces_is_one(run, tmp_path):
         (("glm-5.2-fp8", "--trace", "/nowhere.npy"), 2, "numpy.save"),
         (("glm-5.2-fp8", "-o", "/nowhere/misses.json"), 2, "cannot be written"),
         (("glm-5.2-fp8", "--steps", "1"), 2, "--steps"),
+        (("glm-5.2-fp8", "--trace", "t.npy", "--context", "4096"), 2, "leave out --context or --trace"),
+        (("glm-5.2-fp8", "--trace", "t.npy", "--profile", "stress"), 2, "leave out --profile or --trace"),
+        (("glm-5.2-fp8", "--trace", "t.npy", "--steps", "8"), 2, "leave out --steps or --trace"),
+        (("glm-5.2-fp8", "--trace", "t.npy", "--seed", "1"), 2, "leave out --seed or --trace"),
+        (("glm-5.2-fp8", "--record", "x.npy", "-o", "./x.npy"), 2, "--record: is the file of --output too"),
     ],
 )
 def test_what_cannot_be_simulated_is_refused(run, arguments, code, what):

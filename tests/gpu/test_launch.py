@@ -16,7 +16,9 @@ from pathlib import Path
 import pytest
 
 from hsplan.errors import CannotRunError
+from hsplan.gpu.join import join
 from hsplan.gpu.launch import launch
+from hsplan.gpu.seat import Seat
 
 SCRIPT = Path(__file__).with_name("rank_of_a_test.py")
 LONG_S = 60.0
@@ -55,6 +57,24 @@ class Ranks:
                 break
             time.sleep(0.05)
         return not alive
+
+
+@pytest.mark.parametrize(
+    ("address", "what"),
+    [
+        ("nowhere.invalid", "does not reach the place where the ranks meet, nowhere.invalid:"),
+        ("192.0.2.1", "does not reach the place where the ranks meet, 192.0.2.1:"),
+    ],
+)
+def test_a_place_that_is_out_of_reach_is_named(monkeypatch, address, what):
+    monkeypatch.setattr("hsplan.gpu.join.CONNECT_S", 1.0)
+    seat = Seat(rank=1, size=2, local_rank=0, local_size=1, address=address, port=29_517)
+    for name, value in {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": address, "MASTER_PORT": 29_517}.items():
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(CannotRunError) as caught, join(seat, gpu=False, silence_s=LONG_S):
+        pass
+    assert caught.value.problems[0].where == "MASTER_ADDR"
+    assert f"rank 1 {what}29517" in caught.value.problems[0].what
 
 
 def runs(pid):

@@ -157,6 +157,11 @@ def test_a_date_is_refused_with_the_advice_to_quote_it(value):
     assert "quote it" in remedy
 
 
+def test_a_number_with_an_exponent_needs_no_point():
+    data = parse_yaml("a: 1e-1\nb: -2E+3\nc: '1e5'\nd: 1e999\ne: 5.e2\n", "a.yaml").data
+    assert data == {"a": 0.1, "b": -2000.0, "c": "1e5", "d": "1e999", "e": 500.0}
+
+
 def test_a_quoted_date_is_a_text():
     assert parse_yaml("a: '2026-06-12'\n", "a.yaml").data == {"a": "2026-06-12"}
 

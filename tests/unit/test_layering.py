@@ -17,9 +17,9 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 # A module imports only from those above it; inside one package imports are free.
 CORE = (
-    "errors", "units", "hardware", "linkrate", "linkcurve", "missrate", "steptime", "swapin", "version", "spec",
-    "fitted", "families", "weights", "host", "engines", "calibration", "wholestep", "advice", "capacity", "result",
-    "planner", "tuning", "measurement", "ranks",
+    "errors", "files", "units", "hardware", "linkrate", "linkcurve", "missrate", "steptime", "swapin", "version",
+    "spec", "fitted", "families", "weights", "host", "engines", "calibration", "wholestep", "advice", "capacity",
+    "result", "planner", "tuning", "measurement", "ranks",
 )  # fmt: skip
 # Leaves stand below the whole core. A leaf imports from the core and from the leaves above it.
 LEAVES = ("workload", "calibrate", "gpu", "report", "cli", "__main__")

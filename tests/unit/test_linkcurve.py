@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,7 @@ def test_a_file_that_was_written_anew_is_read_anew(curve_file):
         ('{"schema": "hsplan.measurement/1", "machine": {"gpu": "interpreter"}, "link": []}', "holds no gathers"),
         (json.dumps({"schema": "hsplan.measurement/1", "machine": {"gpu": "x"}, "link": [gather(0)]}), "is no meas"),
         (json.dumps({"schema": "hsplan.measurement/1", "machine": {"gpu": "x"}, "link": [gather(-1.0)]}), "is no meas"),
+        (json.dumps({"schema": "hsplan.measurement/1", "machine": {"gpu": "x"}, "link": [gather(5e-324)]}), "is no m"),
         (" " * (2**20 + 1), "is larger than 1 MiB"),
     ],
 )
@@ -252,6 +254,26 @@ def test_no_file_makes_anything_but_an_input_error(tmp_path_factory, content):
 def test_a_folder_is_no_measurement(tmp_path):
     with pytest.raises(InputError, match="cannot be read"):
         planned(link_curve=str(tmp_path))
+
+
+def test_a_pipe_is_no_measurement(tmp_path):
+    os.mkfifo(tmp_path / "link.json")
+    with pytest.raises(InputError, match="not a regular file"):
+        planned(link_curve=str(tmp_path / "link.json"))
+
+
+@pytest.mark.parametrize("overlap", [0.0, 1.0])
+@pytest.mark.parametrize("gb_s", [1e-3, 1e6])
+def test_the_slowest_and_fastest_links_give_numbers(curve_file, gb_s, overlap):
+    rates = [gather(gb_s, rows=1, pool_gib=1), gather(1e6, rows=10**6), gather(1e-3, rows=10**9)]
+    plan = planned(link_curve=str(curve_file(link=rates)), host_gb_s=gb_s, overlap=overlap)
+    assert 0 < plan.scenarios["offload"].capacity.swap_in_ms < 1e12
+
+
+@pytest.mark.parametrize("gb_s", [0.0, 5e-324, 1e-9, 1e7])
+def test_no_host_memory_is_so_slow_or_fast(gb_s):
+    with pytest.raises(InputError, match=r"--host-gb-s"):
+        planned(host_gb_s=gb_s)
 
 
 def test_gpus_of_one_host_share_what_its_memory_gives():

@@ -47,6 +47,22 @@ def test_another_number_of_ranks_than_there_are_is_refused():
     )
 
 
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"RANK": "16"}, "RANK is 16, but WORLD_SIZE is 16"),
+        ({"WORLD_SIZE": "0"}, "RANK is 9, but WORLD_SIZE is 0"),
+        ({"LOCAL_RANK": "8"}, "LOCAL_RANK is 8, but LOCAL_WORLD_SIZE is 8"),
+        ({"LOCAL_WORLD_SIZE": "17"}, "LOCAL_WORLD_SIZE is 17, but WORLD_SIZE is 16"),
+        ({"MASTER_ADDR": ""}, "RANK is set, but MASTER_ADDR is not"),
+        ({"MASTER_PORT": "0"}, "MASTER_PORT is 0, and no port"),
+        ({"MASTER_PORT": "65536"}, "MASTER_PORT is 65536, and no port"),
+    ],
+)
+def test_a_seat_that_no_run_has_is_refused(wrong, what):
+    assert refusal({**TORCHRUN, **wrong}) == ("", what, "start the ranks with torchrun, or unset RANK")
+
+
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT"])
 def test_half_a_seat_is_refused(name):
     rest = {key: value for key, value in TORCHRUN.items() if key != name}

@@ -51,6 +51,8 @@ def test_no_request_more_would_fit_the_time_and_no_fewer_are_given(step, tpot_ms
 def test_a_step_of_no_time_is_refused_and_a_plan_of_no_requests_has_no_tokens_a_second():
     with pytest.raises(InputError, match="--step-ms: a step of no time at all"):
         hsplan.plan("glm-5.1-fp8", step_ms={"fixed": 0})
+    with pytest.raises(InputError, match=r"give at least 0\.001"):
+        hsplan.plan("glm-5.1-fp8", step_ms={"fixed": 5e-324})  # as good as none: its rates would be infinite
     nothing = hsplan.plan("glm-5.1-fp8", step_ms={"fixed": 0, "per_request": 1}, max_total_tokens=64)
     assert (nothing.launched.capacity.requests, nothing.launched.capacity.tokens_s) == (0, None)
 

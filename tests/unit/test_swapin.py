@@ -143,6 +143,22 @@ def test_a_time_per_token_that_loading_alone_exceeds_does_not_fit():
     assert "no request meets the tpot_ms" in plan.to_dict()["scenarios"]["offload"]["why_not"]
 
 
+@pytest.mark.parametrize(
+    ("fixed", "why", "cure"),
+    [
+        (60, "a step of one takes 60.00 ms even without loading", "a tpot_ms of 61.1 or more, or a shorter step"),
+        # 271 rows × 656 B × 78 layers at 25.7 GB/s, and 0.525 ms
+        (49.9, "a step of one takes 49.90 ms, and 1.06 ms for its missed rows", "a tpot_ms of 51 or more"),
+    ],
+)
+def test_a_step_too_long_in_itself_is_not_put_down_to_its_missed_rows(fixed, why, cure):
+    plan, found = limits(tpot_ms=50, step_ms={"fixed": fixed})
+    offload = plan.to_dict()["scenarios"]["offload"]
+    assert (found["limits"]["link"], plan.fits) == (0, False)
+    assert why in offload["why_not"]
+    assert offload["cure"] == cure
+
+
 def test_an_unknown_profile_names_the_nearest():
     with pytest.raises(InputError, match=r"--profile: unknown profile 'stres'\n  did you mean stress\?"):
         hsplan.plan("glm-5.2-fp8", profile="stres")

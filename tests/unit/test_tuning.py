@@ -20,27 +20,68 @@ DEPLOYMENTS = [
 
 
 def exhaustive(plan):
-    """The most tokens a second over every ratio up to 64 and every buffer, by pricing each at its own request count."""
+    """The most tokens a second over every ratio up to 64 and every buffer, each with all the requests it holds."""
     best = 0.0
     for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576):
         for ratio in range(1, 65):
             values = {"device_buffer_size": slots, "host_to_device_ratio": ratio}
-            limits = replan(plan, max_running_requests=4096, **values).launched.capacity.limits.known()
-            requests = min(count for name, count in limits.items() if name != "max_running")
-            if requests < 1:
-                continue
-            found = replan(plan, max_running_requests=requests, **values)
-            if found.fits:
+            found = most_by_counting_down(plan, **values)
+            if found is not None:
                 capacity = found.launched.capacity
                 step_ms = 12 + 0.3 * capacity.requests + capacity.swap_in_ms
                 best = max(best, 1000 * capacity.requests / step_ms)
     return best
 
 
+def most_by_counting_down(plan, **values):
+    """The plan with the most running requests that it holds, from what one request leaves room for downwards."""
+    ranks = plan.launch.cap_ranks
+    limits = replan(plan, max_running_requests=ranks, **values).launched.capacity.limits
+    for requests in range(min(limits.gpu, limits.hot_buffer or limits.gpu), 0, -1):
+        found = replan(plan, max_running_requests=requests * ranks, **values)
+        if found.fits and found.launched.capacity.requests == requests:
+            return found
+    return None
+
+
 @pytest.mark.parametrize(("spec", "overrides"), DEPLOYMENTS, ids=[spec for spec, _ in DEPLOYMENTS])
 def test_no_setting_yields_more_than_the_best_one_found(spec, overrides):
     plan = hsplan.plan(spec, step_ms=STEP, **overrides)
     assert tuned(plan).best.tokens_s == pytest.approx(exhaustive(plan), rel=1e-9)
+
+
+@pytest.mark.parametrize("given", [1, 128, 2048, 4096])
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_what_is_given_for_running_requests_changes_no_advice(engine, given):
+    # Tables of 4,096 requests leave no room for one of 32,768 tokens; the search chooses their number itself.
+    def advice(requests):
+        plan = hsplan.plan("glm-5.2-fp8", engine=engine, offload={}, max_running_requests=requests)
+        return tuned(plan)
+
+    found, usual = advice(given), advice(64)
+    assert (found.best, found.without, found.sizes) == (usual.best, usual.without, usual.sizes)
+
+
+@pytest.mark.parametrize(
+    ("context", "overrides"),
+    [(8192, {"dp_attention": 8}), (2049, {"dp_attention": 8}), (32_768, {}), (65_536, {"step_ms": STEP})],
+)
+def test_without_offload_as_many_requests_run_as_their_tables_leave_room_for(context, overrides):
+    plan = hsplan.plan("glm-5.2-fp8", offload={}, context=context, max_running_requests=4096, **overrides)
+    bare = replan(plan, offload=None)
+    assert tuned(plan).without.requests == most_by_counting_down(bare).launched.capacity.requests
+
+
+def test_tables_too_large_for_all_requests_do_not_leave_none():
+    # 6,163 requests of one token fit into the pool, but not the tables of so many.
+    found = tuned(hsplan.plan("glm-5.2-fp8", offload={}, context=1))
+    assert found.without.requests >= 2048
+
+
+def test_the_time_per_token_binds_without_offload():
+    step = {"fixed": 12, "per_request": 4}
+    found = tuned(hsplan.plan("glm-5.2-fp8", context=32_768, tpot_ms=50, step_ms=step, offload={}))
+    assert (found.without.requests, found.without.binding) == (9, "tpot_ms")  # 12 + 9 × 4 = 48 ms
 
 
 def test_without_a_known_step_the_most_requests_are_best():

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from hsplan.errors import InputError
+from hsplan.workload import model
 from hsplan.workload.profile import Churn, Profile, load_profile, profile_names
 from hsplan.workload.trace import draw
 
@@ -53,13 +54,39 @@ def test_the_shipped_profiles_are_those_of_the_published_workloads():
         ("static: 1\nsource: x\nlayers: [{white: 1}]", "end"),
         ("static: 1\nsource: x\nlayers: [{end: 0}]", ">= 1"),
         ("static: 1\nsource: x\nlayers: [{end: 4}, {end: 4}]", r"ends of `layers` are \[4, 4\]"),
+        ("static: .nan\nsource: x", "static"),
+        ("static: .inf\nsource: x", "static"),
+        ("static: 1\nsource: x\nlayers: [{end: 2, white: .nan}]", r"layers\[0\].white"),
+        ("static: 1\nsource: x\nslow_steps: 0", ">= 0.001 - at `\\$.slow_steps"),
+        ("static: 1\nsource: x\nmid_steps: -3", ">= 0.001 - at `\\$.mid_steps"),
+        ("static: 1\nsource: x\nrecency_tokens: 0", ">= 0.001 - at `\\$.recency_tokens"),
+        ("static: 1\nsource: x\nsinks: -1", ">= 0 - at `\\$.sinks"),
+        ("static: 1\nsource: x\nrecent: 0", ">= 1 - at `\\$.recent"),
+        ("static: 1\nsource: x\nstatic: 2", "mine.yaml:3: static stands twice"),
+        ("- static", "a profile is a mapping"),
+        ("\ud800", "cannot be read"),
     ],
 )
 def test_a_profile_with_wrong_keys_is_refused(tmp_path, text, what):
     path = tmp_path / "mine.yaml"
-    path.write_text(text)
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
     with pytest.raises(InputError, match=what):
         load_profile(str(path))
+
+
+def test_a_profile_of_another_system_is_read(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_bytes(b"\xef\xbb\xbfsource: x\r\nstatic: 1\r\n")
+    assert load_profile(str(path)) == Profile(source="x", static=1.0)
+
+
+def test_what_is_always_read_must_fit_into_the_top_k(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("source: x\nstatic: 1\nsinks: 10\nrecent: 7")
+    with pytest.raises(InputError, match="sinks 10 and recent 7 do not fit into top-k 16"):
+        model.drawn(str(path), "F", context=100, top_k=16, steps=2, seed=0)
+    ((first, _),) = model.drawn(str(path), "F", context=100, top_k=17, steps=2, seed=0).steps
+    assert first.tolist() == [*range(10), *range(93, 99)]  # token 99, the newest, is left out
 
 
 def test_a_range_of_layers_has_the_weights_that_it_gives_and_the_others_of_the_profile():

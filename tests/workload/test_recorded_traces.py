@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from hsplan.errors import InputError
 from hsplan.workload.dumps import load_recording
-from hsplan.workload.recording import load_array, save_traces
+from hsplan.workload.recording import as_array, load_array
 
 
 def test_a_recorded_trace_comes_back_sorted_distinct_and_without_padding(tmp_path):
@@ -44,12 +45,34 @@ def test_an_array_that_is_no_trace_is_refused(tmp_path, data, what):
         load_array(path)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x93NUMPY garbage", b"text"])
+def npy(header):
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PK\x03\x04", b"\x93NUMPY garbage", b"text", npy(b"(" * 9000), npy(b"\x00\xff{{{"), npy(b"{'a': ")],
+)
 def test_a_file_that_is_no_array_is_refused(tmp_path, content):
     path = tmp_path / "trace.npy"
     path.write_bytes(content)
     with pytest.raises(InputError, match=r"numpy\.save"):
         load_array(path)
+
+
+@given(st.binary(max_size=120))
+def test_no_header_makes_anything_but_an_input_error(tmp_path_factory, header):
+    path = tmp_path_factory.getbasetemp() / "fuzzed.npy"
+    path.write_bytes(npy(header))
+    with pytest.raises(InputError):
+        load_array(path)
+
+
+@pytest.mark.parametrize("name", ["trace.npy", "trace.jsonl", "trace.json"])
+def test_a_pipe_is_no_trace(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError, match="not a regular file"):
+        load_recording(tmp_path / name, 16)
 
 
 def as_lists(traces):
@@ -62,7 +85,7 @@ ids_of_steps = st.lists(st.sets(st.integers(0, 60), max_size=6).map(sorted), min
 @given(st.lists(ids_of_steps, min_size=1, max_size=3).filter(lambda traces: any(map(any, traces))))
 def test_what_is_written_is_read_again(tmp_path_factory, traces):
     path = tmp_path_factory.mktemp("traces") / "trace.npy"
-    save_traces(path, [[np.array(ids, dtype=np.int32) for ids in trace] for trace in traces])
+    path.write_bytes(as_array([[np.array(ids, dtype=np.int32) for ids in trace] for trace in traces]))
     assert as_lists(load_recording(path, 6).traces) == traces
 
 
@@ -86,7 +109,7 @@ def test_lines_in_any_order_give_a_trace_a_layer(tmp_path):
 
 
 def test_a_dump_becomes_the_documented_array(tmp_path):
-    save_traces(tmp_path / "trace.npy", load_recording(written(tmp_path / "dump.jsonl", LINES), 2048).traces)
+    (tmp_path / "trace.npy").write_bytes(as_array(load_recording(written(tmp_path / "dump.jsonl", LINES), 2048).traces))
     assert np.load(tmp_path / "trace.npy").tolist() == [[[0, 9], [3, -1]], [[-1, -1], [1, 4]]]
 
 
@@ -173,3 +196,9 @@ def test_no_bytes_whatever_end_in_another_error(tmp_path_factory, data):
         path.write_bytes(data)
         with pytest.raises(InputError):
             load_recording(path, 3)
+
+
+def test_lines_of_another_system_are_read(tmp_path):
+    path = tmp_path / "dump.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"step": 0, "layer": 0, "ids": [1]}\r\n{"step": 1, "layer": 0, "ids": [2]}\r\n')
+    assert as_lists(load_recording(path, 16).traces) == [[[1], [2]]]
