@@ -17,7 +17,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from hsplan.cli.heavy import interrupts_held
+from hsplan.cli.heavy import interrupts_held, load
 from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.faults import FAULTS
 from hsplan.measurement import Check, LineCheck, Machine, Measurement, Run
@@ -111,7 +111,7 @@ def validation(monkeypatch):
     module = ModuleType("hsplan.gpu.validate")
     module.validate = stand_in.validate
     monkeypatch.setitem(sys.modules, "hsplan.gpu.validate", module)
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr("hsplan.cli.validate.load", lambda *_, **__: None)  # torch is not needed
     for name in ("TRITON_INTERPRET", "PYTORCH_CUDA_ALLOC_CONF"):  # set back at the end, whatever the command does
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -325,6 +325,7 @@ def raising(error):
 @pytest.mark.parametrize("name", ["numpy", "torch", "triton"])
 def test_without_a_library_it_says_what_to_install(run, validation, glm, monkeypatch, name):
     del validation
+    monkeypatch.setattr("hsplan.cli.validate.load", load)
     monkeypatch.setitem(sys.modules, name, None)
     code, out, err = run("validate", glm)
     assert (code, out) == (4, "")
@@ -335,6 +336,7 @@ def test_without_a_library_it_says_what_to_install(run, validation, glm, monkeyp
 @pytest.mark.parametrize("error", [ImportError, OSError, RuntimeError, AttributeError, SystemExit])
 def test_a_broken_library_is_a_fault_of_the_machine(run, validation, glm, monkeypatch, error):
     del validation
+    monkeypatch.setattr("hsplan.cli.validate.load", load)
     monkeypatch.setattr(importlib, "import_module", raising(error))
     code, out, err = run("validate", glm)
     assert (code, out) == (4, "")
@@ -343,6 +345,7 @@ def test_a_broken_library_is_a_fault_of_the_machine(run, validation, glm, monkey
 
 def test_what_only_has_the_name_of_a_library_is_not_taken_for_it(run, validation, glm, monkeypatch):
     del validation
+    monkeypatch.setattr("hsplan.cli.validate.load", load)
     monkeypatch.setitem(sys.modules, "torch", ModuleType("torch"))
     assert run("validate", glm)[0] == 4
 
@@ -350,13 +353,13 @@ def test_what_only_has_the_name_of_a_library_is_not_taken_for_it(run, validation
 def test_an_interrupt_while_libraries_load_comes_at_the_end():
     loaded = []
 
-    def load():
+    def load_slowly():
         with interrupts_held():
             signal.raise_signal(signal.SIGINT)
             loaded.append("torch")
 
     with pytest.raises(KeyboardInterrupt):
-        load()
+        load_slowly()
     assert loaded == ["torch"]
 
 

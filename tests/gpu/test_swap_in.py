@@ -160,7 +160,7 @@ def test_more_empty_slots_than_misses_stay_inside_the_plan(device, guarded):
 @pytest.mark.parametrize("in_order", [False, True])
 def test_a_program_copies_row_after_row(device, guarded, monkeypatch, in_order):
     monkeypatch.setattr(swap_in, "COPY_PROGRAMS", 2)
-    monkeypatch.setattr(address_order, "copy_programs", lambda pool_bytes: 2)
+    monkeypatch.setattr(address_order, "copy_programs", lambda _: 2)
     monkeypatch.setattr(address_order, "COPY_UNITS", 32)
     monkeypatch.setattr(state, "SORTED_POOL_ROWS", 1 if in_order else 2**40)
     monkeypatch.setattr(state, "SORTED_ENTRIES", 1)
