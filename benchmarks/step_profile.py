@@ -21,7 +21,7 @@ import hsplan
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = Path(__file__).resolve().parent / "data" / "glm-5.1-8xh200.yaml"
-NAME, RANKS = "glm-5.1-8xh200", 8
+NAME, MODEL, RANKS = "glm-5.1-8xh200", "glm-5.1-fp8", 8
 ANY_STEP = {"fixed": 1}  # replaces the name of the profile, which may not be there yet
 # context: (tokens a second without offload, with offload, why this context)
 PUBLISHED = {
@@ -62,11 +62,15 @@ def main() -> None:
     fixed, per_request, per_token = np.linalg.solve(np.array(rows, float), np.array(times))
     fixed, per_request, per_token = (float(part) for part in (fixed, per_request, per_token))
     step = {"fixed": round(fixed, 3), "per_request": round(per_request, 4), "per_context_token": round(per_token, 9)}
+    deployment = planned(4096).launch.loaded.spec.deployment
     found = {
         "profile": NAME,
         "summary": SUMMARY,
         "source": SOURCE,
         "command": "python benchmarks/step_profile.py",
+        "model": MODEL,
+        "engine": deployment.engine,
+        "gpu": deployment.gpu,
         "ranks": RANKS,
         "points": points,
         "assumptions": ASSUMPTIONS,

@@ -13,10 +13,12 @@ from typing import Protocol
 from hsplan.engines import Launch, Pools, Scenario
 from hsplan.spec import Offload
 from hsplan.units import floor_to, size
+from hsplan.wholestep import WholeStep
 
 MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
 LESS_BESIDE = "a lower mem_fraction, or a smaller chunked_prefill_size"
 MOST_REQUESTS = 2**24
+MOST_SLOTS = 2**15 - 1  # that engines count with 16 bits
 
 
 class Outcome(Protocol):
@@ -53,7 +55,29 @@ def headroom_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
     return LESS_BESIDE if fewer is None else f"max_running_requests {fewer * ranks:,}"
 
 
-def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int], retry: Retry, *, fits: bool) -> str:
+def time_cure(pools: Pools, step: WholeStep, retry: Retry) -> str:
+    """A `tpot_ms` that one request meets, or the least hot buffer, in powers of two of this one, that does it."""
+    longer = f"a {step.enough(1)} or more"
+    if step.rest_is_too_long:
+        return f"{longer}, or a shorter step"
+    slots = 2 * (pools.hot_buffer_tokens - pools.page_tokens)
+    while 0 < slots <= MOST_SLOTS:
+        if _fits(retry(device_buffer_size=slots)):
+            return f"{longer}, or device_buffer_size {slots:,}"
+        slots *= 2
+    return longer
+
+
+def lift(
+    launch: Launch,
+    scenario: Scenario,
+    pools: Pools,
+    limits: dict[str, int],
+    step: WholeStep,
+    retry: Retry,
+    *,
+    fits: bool,
+) -> str:
     """
     The cheapest change that lifts the binding limit: up to the next one, and no further than the GPU has room.
 
@@ -84,7 +108,11 @@ def lift(launch: Launch, scenario: Scenario, pools: Pools, limits: dict[str, int
         case "link":
             wider = 2 * (pools.hot_buffer_tokens - pools.page_tokens)
             larger = f"device_buffer_size {wider:,}, or " if wider > 0 and more(retry(device_buffer_size=wider)) else ""
-            return f"{larger}a longer tpot_ms, or a faster host link"
+            rest_ms = step.rest_ms(now + 1)
+            slow_rest = rest_ms is not None and step.tpot_ms is not None and rest_ms > step.tpot_ms
+            return f"{larger}a longer tpot_ms, or {'a shorter step' if slow_rest else 'a faster host link'}"
+        case "tpot_ms":
+            return f"a {step.enough(nxt)}, or a shorter step"
         case "host" if pools.host_is_sized:
             return "a larger host_pool"
         case "host":

@@ -11,24 +11,29 @@ from math import ceil
 
 import msgspec
 
-from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift
+from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift, time_cure
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
-from hsplan.swapin import SwapIn
 from hsplan.units import ceil_div, gib, size
+from hsplan.wholestep import WholeStep
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests of `workload.context` by each limit; None where a limit does not exist or is not known."""
+    """
+    Requests of `workload.context` by each limit; None where a limit does not exist or is not known.
+
+    `workload.tpot_ms` limits as `link` where rows are loaded from host memory, and as `tpot_ms` where none are.
+    """
 
     gpu: int
     host: int | None = None
     hot_buffer: int | None = None
     max_running: int
     link: int | None = None
+    tpot_ms: int | None = None
 
     def known(self) -> dict[str, int]:
         """The limits that count, in the order of their names in the contract."""
@@ -41,7 +46,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     `requests` is the least limit; `binding` names it, `lift` the cheapest change that lifts it.
 
     `swap_in_ms`: what loading missed rows adds to a step of so many requests, None where nothing is loaded; `step_ms`:
-    the whole step, None without a known `workload.step_ms`.
+    the whole step, None without a known `workload.step_ms`. Both are None without a request.
     `why_not` and `cure` say why the plan does not fit and what would make it; both are empty when it does. Both
     pieces of advice are priced when asked for. `explain` writes out the limits.
     """
@@ -83,43 +88,35 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     if host_fit is None and pools.host_is_sized:
         host_fit = pools.host_tokens
     by_gpu = pools.logical_tokens // reserved if pools.gpu_requests is None else pools.gpu_requests
+    kept = pools.hot_buffer_tokens + pools.hot_scratch_tokens
+    step = WholeStep(launch, scenario, pools)
+    by_time = step.requests()
     limits = Limits(
         gpu=by_gpu if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
-        hot_buffer=pools.hot_pool_tokens // pools.hot_buffer_tokens if pools.hot_buffer_tokens else None,
+        hot_buffer=pools.hot_pool_tokens // kept if kept else None,
         max_running=pools.request_cap,
-        link=_by_link(launch, pools),
+        link=by_time if scenario.offload else None,
+        tpot_ms=None if scenario.offload else by_time,
     )
     known = limits.known()
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
-    why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, retry, host_is_short=short)
-    step = launch.loaded.spec.workload.step
-    beside_ms = None if step is None else step.at(known[binding], context)
-    swap_in_ms = None if pools.swap_in is None else pools.swap_in.step_ms(known[binding], beside_ms)
+    why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, step, retry, host_is_short=short)
+    swap_in_ms = step.swap_in_ms(known[binding])
     return Capacity(
         requests=known[binding],
         binding=binding,
         limits=limits,
         swap_in_ms=swap_in_ms,
-        step_ms=None if beside_ms is None else beside_ms + (swap_in_ms or 0.0),
+        step_ms=step.whole_ms(known[binding]),
         headroom_bytes=headroom,
         fits=not why_not,
         why_not=why_not,
-        find_lift=lambda: lift(launch, scenario, pools, known, retry, fits=not why_not),
+        find_lift=lambda: lift(launch, scenario, pools, known, step, retry, fits=not why_not),
         find_cure=find_cure,
         explain=lambda: _steps(launch, pools, reserved, host_fit, limits, swap_in_ms),
     )
-
-
-def _by_link(launch: Launch, pools: Pools) -> int | None:
-    """Requests whose step takes `tpot_ms` at most; None without that wish or without anything to load."""
-    workload = launch.loaded.spec.workload
-    if pools.swap_in is None or workload.tpot_ms is None:
-        return None
-    step, context = workload.step, workload.context
-    beside = None if step is None else lambda requests: step.at(requests, context)
-    return pools.swap_in.requests_within(workload.tpot_ms, beside, pools.request_cap)
 
 
 def _steps(
@@ -133,9 +130,9 @@ def _steps(
         formula = f"min({host_fit:,} tokens that fit, {pools.host_tokens:,}) // {reserved:,} = {limits.host:,}"
         steps.append(Step("requests by host memory", formula, SOURCE))
     if limits.hot_buffer is not None:
-        formula = (
-            f"{pools.hot_pool_tokens:,} device tokens // {pools.hot_buffer_tokens:,} a request = {limits.hot_buffer:,}"
-        )
+        scratch = f" + {pools.hot_scratch_tokens:,} of scratch" if pools.hot_scratch_tokens else ""
+        each = f"({pools.hot_buffer_tokens:,}{scratch})" if scratch else f"{pools.hot_buffer_tokens:,}"
+        formula = f"{pools.hot_pool_tokens:,} device tokens // {each} a request = {limits.hot_buffer:,}"
         steps.append(Step("requests by hot buffers", formula, SOURCE))
     if pools.swap_in is not None and swap_in_ms is not None:
         formula = pools.swap_in.formula(min(limits.known().values()), swap_in_ms)
@@ -162,7 +159,15 @@ def host_pools(launch: Launch, pools: Pools) -> int:
 
 
 def _verdict(
-    launch: Launch, budget: Budget, pools: Pools, limits: Limits, headroom: int, retry: Retry, *, host_is_short: bool
+    launch: Launch,
+    budget: Budget,
+    pools: Pools,
+    limits: Limits,
+    headroom: int,
+    step: WholeStep,
+    retry: Retry,
+    *,
+    host_is_short: bool,
 ) -> tuple[str, Callable[[], str]]:
     """The first reason why the plan does not fit and what finds its cure; no reason and no cure when it fits."""
     if budget.kv_bytes.best <= 0:
@@ -188,29 +193,12 @@ def _verdict(
     if headroom < 0:
         reason = f"it starts and then runs out: {gib(-headroom)} too much beside the pool"
         return reason, lambda: headroom_cure(launch, pools, retry)
-    if limits.link == 0 and pools.swap_in is not None:
-        return _too_slow(launch, pools.swap_in)
+    if 0 in (limits.link, limits.tpot_ms):
+        return step.too_long(), lambda: time_cure(pools, step, retry)
     if min(limits.known().values()) == 0:
         context = launch.loaded.spec.workload.context
         return f"not one request of {context:,} tokens fits", lambda: "a shorter context, or " + MORE_ROOM
     return "", str
-
-
-def _too_slow(launch: Launch, swap_in: SwapIn) -> tuple[str, Callable[[], str]]:
-    """Why not one request has a token within `tpot_ms`, and what would help: less loading, where that is the reason."""
-    workload = launch.loaded.spec.workload
-    beside_ms = None if workload.step is None else workload.step.at(1, workload.context)
-    loading_ms = swap_in.step_ms(1, beside_ms)
-    less = "a longer tpot_ms, or a larger device_buffer_size"
-    if beside_ms is None:
-        return f"no request meets the tpot_ms: its missed rows alone take {loading_ms:,.2f} ms a step", lambda: less
-    if workload.tpot_ms is not None and beside_ms > workload.tpot_ms:
-        reason = f"no request meets the tpot_ms: its step takes {beside_ms:,.2f} ms before any row is loaded"
-        return reason, lambda: "a longer tpot_ms"
-    reason = (
-        f"no request meets the tpot_ms: its step takes {beside_ms:,.2f} ms, its missed rows {loading_ms:,.2f} ms more"
-    )
-    return reason, lambda: less
 
 
 def _memory_for_pools(launch: Launch, pools: Pools) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from hsplan.errors import InputError, Problem, shown
 from hsplan.files import read_file
 from hsplan.linkrate import Curve, Point, grids_of
 
-SCHEMA = "hsplan.measurement/1"
+SCHEMAS = ("hsplan.measurement/1", "hsplan.ranks/1")
 MAX_FILE_BYTES = 2**20
 REMEDY = "measure one with `hsplan validate SPEC --gpu --json -o FILE`"
 
@@ -39,9 +40,25 @@ class _Measured(msgspec.Struct):
     link: tuple[_Rate, ...]
 
 
+class _SharedRate(_Rate, kw_only=True):
+    """`together_gb_s`: of each rank, with all of them at once."""
+
+    together_gb_s: Annotated[tuple[Annotated[float, Meta(gt=0, le=1e6)], ...], Meta(min_length=1)]
+    gb_s: float = 0
+
+
+class _Rank(msgspec.Struct):
+    measurement: _Measured
+
+
+class _Ranks(msgspec.Struct):
+    ranks: Annotated[tuple[_Rank, ...], Meta(min_length=1)]
+    link: tuple[_SharedRate, ...]
+
+
 def read_curve(path: Path, where: str) -> Curve:
     """
-    The gathers of random rows in a measurement, as they are.
+    The gathers of random rows in a measurement, as they are; of several ranks those of the slowest, all at once.
 
     Raises InputError at `where` for a file that cannot be read, is no measurement, or holds no gathers.
     """
@@ -61,20 +78,53 @@ def _read(path: Path, _mtime_ns: int, _size: int) -> Curve:
     name = shown(str(path))
     text = read_file(path, MAX_FILE_BYTES)
     try:
-        schema = msgspec.json.decode(text, type=dict[str, Any]).get("schema")
-        if schema != SCHEMA:
-            found = f"{name} is no {SCHEMA}, but {shown(schema)}" if schema else f"{name} is no measurement"
-            raise InputError(Problem(what=found, remedy=REMEDY))
-        measured = msgspec.json.decode(text, type=_Measured)
+        gpu, ranks, rates = _measured(text, name)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(Problem(what=f"{name} is no measurement: {shown(str(error))}", remedy=REMEDY)) from None
+    of_ranks = f" (the slowest of {ranks} ranks at once)" if ranks > 1 else ""
     points = [
         Point(rate.row_bytes, rate.pool_bytes, rate.rows, rate.gb_s)
-        for rate in measured.link
+        for rate in rates
         if (rate.driver, rate.direction, rate.order) == ("gpu", "h2d", "random")
         and rate.row_bytes and rate.pool_bytes and rate.rows
     ]  # fmt: skip
     if not points:
         what = f"{name} holds no gathers of random rows: nothing was measured without --gpu"
         raise InputError(Problem(what=what, remedy=REMEDY))
-    return Curve(source=f"{shown(measured.machine.gpu)}, {shown(path.name)}", link_gb_s=None, grids=grids_of(points))
+    return Curve(source=f"{gpu}, {shown(path.name)}{of_ranks}", gpu=gpu, link_gb_s=None, grids=grids_of(points))
+
+
+def _measured(text: bytes, name: str) -> tuple[str, int, tuple[_Rate, ...]]:
+    """GPU, ranks, and rates of a measurement: of several ranks those of the slowest, with all of them at once."""
+    data = msgspec.json.decode(text, type=dict[str, Any])
+    match data.get("schema"):
+        case "hsplan.measurement/1":
+            measured = msgspec.json.decode(text, type=_Measured)
+            return shown(measured.machine.gpu), 1, measured.link
+        case "hsplan.ranks/1":
+            ranks = msgspec.json.decode(text, type=_Ranks)
+            rates = [msgspec.structs.replace(rate, gb_s=min(rate.together_gb_s)) for rate in ranks.link]
+            return shown(ranks.ranks[0].measurement.machine.gpu), len(ranks.ranks), tuple(rates)
+        case None:
+            place = next(_places(data), None)
+            if place is None:
+                raise InputError(Problem(what=f"{name} is no measurement", remedy=REMEDY))
+            remedy = f"its first measurement lies at {shown(place)}: save that in a file of its own"
+            raise InputError(Problem(what=f"{name} is no measurement, but holds some", remedy=remedy))
+        case other:
+            raise InputError(Problem(what=f"{name} is no {SCHEMAS[0]}, but {shown(other)}", remedy=REMEDY))
+
+
+def _places(data: Any, place: str = "", depth: int = 4) -> Iterator[str]:
+    """Where in a file of results measurements lie: `cases[0].measurement`."""
+    entries: list[tuple[str, Any]] = []
+    if isinstance(data, dict):
+        if data.get("schema") in SCHEMAS:
+            yield place
+            return
+        entries = [(f"{place}.{key}".lstrip("."), value) for key, value in data.items()]
+    elif isinstance(data, list):
+        entries = [(f"{place}[{i}]", value) for i, value in enumerate(data)]
+    if depth:
+        for inner, value in entries:
+            yield from _places(value, inner, depth - 1)

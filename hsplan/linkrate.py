@@ -30,8 +30,9 @@ class Point(msgspec.Struct, frozen=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """Points of a link of nominal `link_gb_s`, and where they come from."""
+    """Points of the link of a `gpu`, nominally `link_gb_s`, and where they come from."""
 
+    gpu: str
     link_gb_s: int
     source: str
     rates: tuple[Point, ...]
@@ -41,24 +42,45 @@ class Curve(msgspec.Struct, frozen=True, kw_only=True):
     """
     Gathers as measured: `grids` is {row bytes: {pool bytes: {rows a call: GB/s}}}, `source` says where.
 
-    `link_gb_s` is the nominal rate of the link they were measured on; None: they are of the planned machine itself.
+    `gpu` is the card they were measured on, by the name of `hsplan.hardware` in the shipped curve, as its driver says
+    in others. `link_gb_s` is the nominal rate of its link; None: they are of the planned machine itself.
     """
 
     source: str
+    gpu: str
     link_gb_s: int | None
     grids: dict[int, dict[int, dict[int, float]]]
 
     def gather_gb_s(self, gpu: Gpu, *, row_bytes: int, pool_bytes: int, rows: int) -> float:
-        """GB/s (10^9 useful bytes) of random rows of one layer's pool, between row sizes as between all else."""
+        """
+        GB/s (10^9 useful bytes) of random rows of one layer's pool, between row sizes as between all else.
+
+        Beyond the row sizes of a machine's own curve that of the nearest is converted: by the ratio that the shipped
+        curve has between the two, at the same pool and rows. GB/s of larger rows are higher.
+        """
+        gb_s = self.measured_at(row_bytes, pool_bytes, rows)
+        if self.link_gb_s is not None:
+            return gb_s * gpu.link_gb_s / self.link_gb_s
+        nearest, shipped = self.nearest(row_bytes), shipped_curve()
+        if nearest == row_bytes:
+            return gb_s
+        return gb_s * shipped.measured_at(row_bytes, pool_bytes, rows) / shipped.measured_at(nearest, pool_bytes, rows)
+
+    def nearest(self, row_bytes: int) -> int:
+        """The row size itself between those that were measured, else the nearest of them."""
+        return min(max(row_bytes, min(self.grids)), max(self.grids))
+
+    def measured_at(self, row_bytes: int, pool_bytes: int, rows: int) -> float:
+        """GB/s on the card of the measurement, the nearest row size's beyond those that were measured."""
         by_row = {size: interpolated(grid, pool_bytes=pool_bytes, rows=rows) for size, grid in self.grids.items()}
-        return _between(by_row, row_bytes) * (gpu.link_gb_s / self.link_gb_s if self.link_gb_s else 1)
+        return _between(by_row, row_bytes)
 
 
 @cache
 def shipped_curve() -> Curve:
     """The curve that holds where none is given."""
     measured = msgspec.json.decode(DATA.read_bytes(), type=Measured)
-    return Curve(source=measured.source, link_gb_s=measured.link_gb_s, grids=grids_of(measured.rates))
+    return Curve(source=measured.source, gpu=measured.gpu, link_gb_s=measured.link_gb_s, grids=grids_of(measured.rates))
 
 
 def grids_of(points: Iterable[Point]) -> dict[int, dict[int, dict[int, float]]]:

@@ -15,10 +15,24 @@ PREFIX = "missrate-"
 DEFAULT_PROFILE = "glm-5.1-longbench"
 
 
+class Calls(msgspec.Struct, frozen=True):
+    """
+    Calls that read `steps` successive steps at once, as with drafts, in shares of the ids of one step.
+
+    `ids`: different ids that a call reads, for each of `contexts`; `misses`: those of them that miss, also for each of
+    `slots`.
+    """
+
+    steps: int
+    ids: tuple[float, ...]
+    misses: tuple[tuple[float, ...], ...]
+
+
 class MissRates(msgspec.Struct, frozen=True):
     """
-    Curves of one workload profile: `misses` holds for each of `contexts` the share of the `top_k` ids of a step that
-    miss, for each of `slots`. `steps` were counted; `command` made them.
+    Curves of one workload profile for steps of `top_k` ids: `calls` of 1, 2, … steps, over `slots` and `contexts`.
+
+    `steps` were counted; `command` made them.
     """
 
     profile: str
@@ -27,7 +41,11 @@ class MissRates(msgspec.Struct, frozen=True):
     top_k: int
     slots: tuple[int, ...]
     contexts: tuple[int, ...]
-    misses: tuple[tuple[float, ...], ...]
+    calls: tuple[Calls, ...]
+
+    def of(self, steps: int) -> Calls | None:
+        """The calls that read so many steps; None beyond the curves."""
+        return next((call for call in self.calls if call.steps == steps), None)
 
 
 @cache
@@ -42,19 +60,36 @@ def miss_rates(profile: str) -> MissRates:
     return msgspec.json.decode((DATA / f"{PREFIX}{profile}.json").read_bytes(), type=MissRates)
 
 
-def miss_share(profile: str, *, top_k: int, slots: int, context: int) -> float:
+def miss_share(profile: str, *, top_k: int, slots: int, context: int, steps: int = 1) -> float | None:
     """
-    The share of a step's `top_k` ids that miss in a hot buffer of `slots`, for a request of `context` tokens.
+    Misses of a call over `top_k`, in a hot buffer of `slots`, for a request of `context` tokens.
 
-    Straight lines over the logarithms of slots and context; beyond the curves their ends hold. Curves are of top-k
-    2,048: for another, slots and context count in multiples of it. A request that fits misses nothing.
+    A call reads `steps` steps at once, with drafts more than one: then the share may exceed 1. None where the curves
+    have no calls of so many. Straight lines over the logarithms of slots and context; beyond the curves their ends
+    hold. Curves are of top-k 2,048: for another, slots and context count in multiples of it. A request that fits
+    misses nothing.
     """
+    rates = miss_rates(profile)
+    call = rates.of(steps)
+    if call is None:
+        return None
     if context <= slots:
         return 0.0
-    rates = miss_rates(profile)
     scale = rates.top_k / top_k
-    by_context = [_between(rates.slots, shares, slots * scale) for shares in rates.misses]
+    by_context = [_between(rates.slots, shares, slots * scale) for shares in call.misses]
     return _between(rates.contexts, by_context, context * scale)
+
+
+def most_steps(profile: str) -> int:
+    """The most steps a call that the curves of a profile have."""
+    return max(call.steps for call in miss_rates(profile).calls)
+
+
+def ids_read(profile: str, *, top_k: int, context: int, steps: int) -> int | None:
+    """Different ids that a call of `steps` steps reads, as `miss_share` looks its misses up."""
+    rates = miss_rates(profile)
+    call = rates.of(steps)
+    return None if call is None else round(top_k * _between(rates.contexts, call.ids, context * rates.top_k / top_k))
 
 
 def _between(places: Sequence[int], values: Sequence[float], place: float) -> float:

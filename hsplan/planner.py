@@ -17,6 +17,7 @@ from hsplan.capacity import Capacity, capacity_of
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
 from hsplan.errors import HsplanError
 from hsplan.families import LayerPlan, Model, read_model
+from hsplan.fitted import differences
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, changed, load_spec
 from hsplan.steptime import step_profile
@@ -70,8 +71,9 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
             *_calibrated_notes(calibration),
             *link_notes(scenarios),
             *_launched_notes(scenarios[as_launched]),
+            *_bf16_notes(launch, scenarios[as_launched]),
         ),
-        not_modelled=launch.not_modelled,
+        not_modelled=(*launch.not_modelled, *_not_loaded(scenarios)),
     )
 
 
@@ -118,10 +120,24 @@ def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
 
 
+def _bf16_notes(launch: Launch, entry: ScenarioPlan) -> tuple[str, ...]:
+    """Where weights leave no room for a cache, that bf16 is what the model's silence was taken for."""
+    spec, budget = launch.loaded.spec, entry.budget
+    if budget is None or budget.kv_bytes.best > 0 or launch.model.quantization is not None or spec.weights != "auto":
+        return ()
+    return ("the model has no quantization_config: its weights are priced as bf16; --checkpoint prices another format",)
+
+
 def link_notes(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
     """What the times of loading assume of the host link, each once."""
     loads = (entry.pools.swap_in for entry in scenarios.values() if entry.pools is not None)
     return tuple(dict.fromkeys(note for found in loads if found is not None for note in found.assumptions()))
+
+
+def _not_loaded(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
+    """What is not known of the pools of any scenario, each once."""
+    pools = (entry.pools for entry in scenarios.values() if entry.pools is not None)
+    return tuple(dict.fromkeys(what for found in pools for what in found.not_modelled))
 
 
 def _calibrated_notes(calibration: Calibration | None) -> tuple[str, ...]:
@@ -142,6 +158,13 @@ def _notes(loaded: Loaded, launch: Launch) -> list[str]:
 
 
 def step_notes(loaded: Loaded) -> list[str]:
-    """What the stored step profile is of, where a spec names one."""
-    name = loaded.spec.workload.step_ms
-    return [f"step_ms {name}: {step_profile(name).summary}"] if isinstance(name, str) else []
+    """What the stored step profile is of, where a spec names one, and what tokens a second count with drafts."""
+    workload, deployment = loaded.spec.workload, loaded.spec.deployment
+    found = []
+    if isinstance(workload.step_ms, str):
+        profile = step_profile(workload.step_ms)
+        other = "; ".join(differences(loaded, profile))
+        found.append(f"step_ms {profile.profile}: {profile.summary}{other and f'; not of this deployment: {other}'}")
+    if workload.step is not None and (deployment.num_speculative_tokens or deployment.draft_layers):
+        found.append("tokens/s and tpot_ms count one token of a request a step: no draft accepted")
+    return found

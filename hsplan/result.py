@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from hsplan.capacity import Capacity, host_pools
+from hsplan.capacity import Capacity, Limits, host_pools
 from hsplan.engines import Budget, CompressedPools, Interval, Launch, Layout, Pools, Rates, Scenario
 from hsplan.version import __version__
 
@@ -134,7 +134,7 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "swap_in_ms": capacity.swap_in_ms,
             "step_ms": capacity.step_ms,
             "tokens_s": capacity.tokens_s,
-            "limits": msgspec.to_builtins(capacity.limits),
+            "limits": _limits(capacity.limits),
         },
         "headroom_bytes": capacity.headroom_bytes,
         "fits": capacity.fits,
@@ -147,6 +147,12 @@ def _scenario(entry: ScenarioPlan, launch: Launch) -> dict[str, Any]:
             "host_bytes_per_node": pools.host_bytes * host_pools(launch, pools),
         },
     }
+
+
+def _limits(limits: Limits) -> dict[str, int | None]:
+    """The five of the contract; `tpot_ms` only where it limits."""
+    found = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    return found if limits.tpot_ms is not None else {name: found[name] for name in found if name != "tpot_ms"}
 
 
 def _rates(rates: Rates | None) -> dict[str, int | None]:

@@ -28,7 +28,18 @@ class StepMs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def at(self, requests: int, context: int) -> float:
         """Milliseconds of a step of so many requests of `context` tokens."""
-        return self.fixed + requests * (self.per_request + self.per_context_token * context)
+        return self.fixed + requests * self.each(context)
+
+    def each(self, context: int) -> float:
+        """Milliseconds that one more request of `context` tokens adds to a step."""
+        return self.per_request + self.per_context_token * context
+
+    def requests_within(self, tpot_ms: float, context: int, most: int) -> int:
+        """The most requests of `context` tokens, up to `most`, whose step takes `tpot_ms` at most."""
+        room, each = tpot_ms - self.fixed, self.each(context)
+        if room < 0:
+            return 0
+        return most if each == 0 else int(min(most, room / each))
 
 
 class StepPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,12 +52,19 @@ class StepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """A fitted step: what it is of (`summary`), the `points` it was fitted to, and what was assumed about them."""
+    """
+    A fitted step: what it is of (`summary`), the `points` it was fitted to, and what was assumed about them.
+
+    `model` is the name of a shipped spec; `ranks` ran attention data-parallel, without drafts.
+    """
 
     profile: str
     summary: str
     source: str
     command: str
+    model: str
+    engine: str
+    gpu: str
     ranks: int
     points: tuple[StepPoint, ...]
     assumptions: tuple[str, ...]

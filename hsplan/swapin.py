@@ -8,12 +8,13 @@ differ from it: `overlap` says how much of the loading is taken to be hidden.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import msgspec
 
 from hsplan.hardware import Gpu
-from hsplan.linkrate import Curve
+from hsplan.linkrate import Curve, shipped_curve
 
 OWNER_US = 25  # resolving the top-k of a layer, and the launches
 COPY_SHARE = 0.95  # of a plain gather's rate
@@ -23,17 +24,22 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
     """
     What a rank loads in a step: `misses` rows a request in each of `layers`, of which `owners` resolve the top-k.
 
-    `request_bytes`: a request's part of one layer's host pool. `curve`: how fast one GPU alone gathers; `host_gb_s`:
-    what the host memory of a node gives to its `gpus` together, None where each has all that its link takes.
-    `overlap`: the share of the loading that other work of the step hides.
+    With drafts it reads `steps` of decoding at once: `ids` different tokens, of which a hot buffer keeps `slots`.
+    `kv_cache_dtype` makes rows of `row_bytes`. `request_bytes`: a request's part of one layer's host pool. `curve`:
+    how fast one GPU alone gathers; `host_gb_s`: what the host memory of a node gives to its `gpus` together, None where
+    each has all that its link takes. `overlap`: the share of the loading that other work of the step hides.
     """
 
     gpu: Gpu
     curve: Curve
     row_bytes: int
+    kv_cache_dtype: str
     layers: int
     owners: int
     misses: float
+    steps: int
+    ids: int
+    slots: int
     request_bytes: int
     gpus: int = 1
     host_gb_s: float | None = None
@@ -69,7 +75,10 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
             beside_ms = None if step_ms is None else step_ms(requests)
             return (beside_ms or 0.0) + self.step_ms(requests, beside_ms)
 
-        low, high = 0, most
+        low, high = 0, 1
+        while high < most and whole_ms(high) <= tpot_ms:
+            low, high = high, 2 * high
+        high = min(high, most)
         while low < high:
             middle = (low + high + 1) // 2
             low, high = (middle, high) if whole_ms(middle) <= tpot_ms else (low, middle - 1)
@@ -82,18 +91,51 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
         hidden = f"{self.overlap * 100:g} % of that hidden" if self.overlap else "none of it hidden"
         return f"{copied}, {hidden}, + {self.owners} layers × {OWNER_US} µs = {step_ms:.2f} ms"
 
-    def assumptions(self) -> tuple[str, ...]:
-        """What was assumed of the link beyond hsplan's own measurement; empty where nothing was."""
-        found = []
+    def _drafts(self) -> list[str]:
+        """What is assumed of calls that read several steps."""
+        if self.steps == 1:
+            return []
+        found = [f"a call reads the top-k of {self.steps} steps; its misses are those with every draft accepted"]
+        if self.slots < self.ids:
+            holds = f"a hot buffer of {self.slots:,} holds fewer than the {self.ids:,} ids that a call reads"
+            found.append(f"{holds}: the engine takes it, the rest is loaded again in every call")
+        return found
+
+    def _link(self) -> list[str]:
+        """On which link the rates were measured, where it is not that of the planned GPU."""
+        curve = self.curve
+        if curve.link_gb_s is None:
+            other = "" if _is_of(curve.gpu, self.gpu) else f": not on an {self.gpu.name.upper()}, and"
+            return [f"link rates as measured on {curve.source}{other or ','} not scaled"]
+        if curve.gpu == self.gpu.name:
+            return []
+        scaled = f"scaled by the nominal rates of the links, {self.gpu.link_gb_s} for {curve.link_gb_s} GB/s"
+        how = "not scaled" if self.gpu.link_gb_s == curve.link_gb_s else scaled
+        own = f"--link-curve takes those of a machine with {self.gpu.name.upper()}"
+        return [f"link rates as measured on {curve.gpu.upper()}, {how}: {own}"]
+
+    def _row_size(self) -> list[str]:
+        """How a rate of rows of another size came about, and what would measure it."""
+        nearest = self.curve.nearest(self.row_bytes)
+        if nearest == self.row_bytes:
+            return []
+        found = f"no link rate of rows of {self.row_bytes:,} B was measured: that of {nearest:,} B stands in"
         if self.curve.link_gb_s is None:
-            found.append(f"link rates as measured on {self.curve.source}, not scaled")
-        sizes = sorted(self.curve.grids)
-        if not sizes[0] <= self.row_bytes <= sizes[-1]:
-            nearest = sizes[0] if self.row_bytes < sizes[0] else sizes[-1]
-            found.append(f"no link rate of rows of {self.row_bytes:,} B was measured: that of {nearest:,} B stands in")
+            measures = f"`hsplan validate` with --kv-cache-dtype {self.kv_cache_dtype} measures them"
+            found = f"{found}, times the ratio of the two on {shipped_curve().gpu.upper()}; {measures}"
+        return [found]
+
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed of drafts and of the link beyond hsplan's own measurement; empty where nothing was."""
+        found = [*self._drafts(), *self._link(), *self._row_size()]
         if self.host_gb_s is not None:
             each = self.host_gb_s / self.gpus
             found.append(f"host memory gives {self.host_gb_s:,g} GB/s to {self.gpus} GPUs together, {each:,.1f} each")
         if self.overlap:
             found.append(f"{self.overlap * 100:g} % of the loading is taken to be hidden behind the rest of the step")
         return tuple(found)
+
+
+def _is_of(told: str, gpu: Gpu) -> bool:
+    """Whether a driver's name, such as "NVIDIA H100 80GB HBM3", is that of a card: `h100`, `h100-pcie`."""
+    return gpu.name.split("-")[0] in re.split(r"[^a-z0-9]+", told.lower())

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from hsplan.calibration import Calibration
-from hsplan.cli.figures import NONE, best_runnable, launched, number, percent
+from hsplan.cli.figures import NONE, best_runnable, launched, milliseconds, number, percent, tokens_a_second
 from hsplan.cli.grid import Overrides
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
@@ -17,6 +17,9 @@ from hsplan.planner import plan as make_plan
 from hsplan.result import Plan
 
 SCHEMA = "hsplan.grid/1"
+GAIN = "runnable gain"
+TIMES = ("swap-in, ms", "step, ms", "tokens/s")
+HEADS = ("as launched", "KV row", "logical tokens", "requests", "binding", *TIMES, "fits", GAIN)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,11 +72,15 @@ def grid_json(found: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
-    """One line a combination: its options, and the figures of the scenario as launched."""
-    heads = [*varying, "as launched", "KV row", "logical tokens", "requests", "binding", "fits", "runnable gain"]
+    """One line a combination: its options, and the figures of the scenario as launched; times where any is known."""
     priced = [outcome for outcome in found if outcome.error is None]
-    rows = [[*_texts(outcome.options), *outcome.form] for outcome in priced]
+    known = [head for head in HEADS if head not in TIMES or any(outcome.form[head] != NONE for outcome in priced)]
+    wide = len(known) > len(HEADS) - len(TIMES)  # too many columns for one line of heads
+    heads = [*varying, *(head.replace(" ", "\n") if wide else head for head in known)]
+    rows = [[*_texts(outcome.options), *(outcome.form[head] for head in known)] for outcome in priced]
     lines = [table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])]
+    if any(outcome.form[GAIN] != NONE for outcome in priced):
+        lines.append(wrapped(f"{GAIN}: ", "logical tokens of the scenario named, of those that run, over as launched"))
     lines += (
         wrapped(f"{_named(outcome)}: ", f"does not fit: {outcome.why_not}") for outcome in priced if outcome.why_not
     )
@@ -111,18 +118,22 @@ def _outcome(
     )
 
 
-def _cells(plan: Plan) -> list[str]:
+def _cells(plan: Plan) -> dict[str, str]:
+    """The text of each of HEADS."""
     found = launched(plan)
     capacity, best = found.capacity, best_runnable(plan)
-    return [
+    cells = (
         plan.as_launched,
         f"{found.layout.row.bytes:,} B",
         number(found.pools.logical_tokens),
         number(capacity.requests if capacity.fits else None),
         capacity.binding,
+        *(milliseconds(time if capacity.fits else None) for time in (capacity.swap_in_ms, capacity.step_ms)),
+        tokens_a_second(capacity.tokens_s if capacity.fits else None),
         "yes" if capacity.fits else "NO",
         f"{percent(best[1])} {best[0]}" if best else NONE,
-    ]
+    )
+    return dict(zip(HEADS, cells, strict=True))
 
 
 def _named(outcome: Outcome) -> str:

@@ -79,6 +79,16 @@ def rate(value: float | None) -> str:
     return NONE if value is None else f"{value:,.2f}".rstrip("0").rstrip(".")
 
 
+def milliseconds(value: float | None) -> str:
+    """Milliseconds with one decimal, a dash for none."""
+    return NONE if value is None else f"{value:,.1f}"
+
+
+def tokens_a_second(value: float | None) -> str:
+    """Whole tokens a second, a dash for none."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
 def gib(n_bytes: int) -> str:
     """GiB with two decimals, without the unit."""
     return f"{n_bytes / GIB:,.2f}"

@@ -73,7 +73,8 @@ HELP = {
     "overlap": "Share of the loading hidden behind other work: 0 to 1.",
     "context": "Prompt and output of one request, tokens.",
     "tpot_ms": "Wished time for each output token, ms.",
-    "step_ms": "The rest of a decode step, ms: '{fixed: 12, per_request: 0.2}', or glm-5.1-8xh200.",
+    "step_ms": "The rest of a decode step, ms: 12, or a profile: glm-5.1-8xh200, or "
+    "'{fixed: 12, per_request: 0.2, per_context_token: 0.00003}', the last for each token of each request.",
     "profile": "How often hot buffers miss: glm-5.1-longbench, stress, ...",
 }
 PANELS = {"weights": "Weights", "deployment": "Deployment", "offload": "Offload", "workload": "Workload"}

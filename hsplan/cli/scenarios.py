@@ -11,7 +11,18 @@ from collections.abc import Callable
 import msgspec
 
 from hsplan.capacity import host_pools
-from hsplan.cli.figures import NONE, Priced, gain, gib, number, percent, priced, rate
+from hsplan.cli.figures import (
+    NONE,
+    Priced,
+    gain,
+    gib,
+    milliseconds,
+    number,
+    percent,
+    priced,
+    rate,
+    tokens_a_second,
+)
 from hsplan.cli.output import wrapped
 from hsplan.cli.tables import table
 from hsplan.engines import CompressedPools, Interval
@@ -91,8 +102,9 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
         ("  by hot buffers", lambda p: number(p.capacity.limits.hot_buffer)),
         ("  by max running", lambda p: number(p.capacity.limits.max_running)),
         ("  by host link", lambda p: number(p.capacity.limits.link)),
-        ("swap-in, ms a step", lambda p: NONE if p.capacity.swap_in_ms is None else f"{p.capacity.swap_in_ms:,.1f}"),
-        ("step, ms", lambda p: NONE if p.capacity.step_ms is None else f"{p.capacity.step_ms:,.1f}"),
+        ("  by time per token", lambda p: number(p.capacity.limits.tpot_ms)),
+        ("swap-in, ms a step", lambda p: milliseconds(p.capacity.swap_in_ms)),
+        ("step, ms", lambda p: milliseconds(p.capacity.step_ms)),
         ("tokens/s", lambda p: _tokens_s(p, 1)),
         ("what binds", lambda p: p.capacity.binding),
         ("host GiB, pool" if shared else "host GiB, rank", lambda p: _host_gib(p, 1)),
@@ -106,7 +118,7 @@ def _rows(plan: Plan) -> list[tuple[str, Callable[[Priced], str]]]:
 
 
 def _tokens_s(p: Priced, ranks: int) -> str:
-    return NONE if p.capacity.tokens_s is None else f"{p.capacity.tokens_s * ranks:,.0f}"
+    return tokens_a_second(None if p.capacity.tokens_s is None else p.capacity.tokens_s * ranks)
 
 
 def _in_blocks(plan: Plan) -> bool:

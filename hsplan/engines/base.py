@@ -223,12 +223,13 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
 
     `tokens` are what the engine logs (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
-    `hot_pool_tokens` in all, 0 where they are part of the pool. `gpu_requests` are those of workload.context that the
-    GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks share one host pool;
+    `hot_pool_tokens` in all, 0 where they are part of the pool; `hot_scratch_tokens` are those that drafts take beside
+    them. `gpu_requests` are those of workload.context that the GPU pool holds, where whole pages of logical tokens do
+    not say it. `host_sharers` ranks share one host pool;
     `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the engine takes
     `host_share` of a node's memory, less `host_reserve_bytes`. `swap_in`: what a
-    step loads from host memory, None where that is not modelled. `buffers` gives the tensors behind the lines that have
-    any.
+    step loads from host memory, None where that is not modelled; `not_modelled` may say why. `buffers` gives the
+    tensors behind the lines that have any.
     """
 
     tokens: Interval
@@ -240,12 +241,14 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes: int = 0
     host_reserve_bytes: int = 0
     hot_buffer_tokens: int = 0
+    hot_scratch_tokens: int = 0
     hot_pool_tokens: int = 0
     gpu_requests: int | None = None
     host_sharers: int = 1
     host_is_sized: bool = False
     host_share: float = 1
     swap_in: SwapIn | None = None
+    not_modelled: tuple[str, ...] = ()
     blocks: Blocks | None = None
     refusal: Refusal | None = None
     compressed: CompressedPools | None = None

@@ -21,7 +21,7 @@ from hsplan.hardware import GPUS
 from hsplan.missrate import rate_profiles
 from hsplan.spec import source as sources
 from hsplan.spec.schema import MIN_BYTES, SECTIONS, SIZE_KEYS, Offload, Spec, leaf_sections
-from hsplan.steptime import StepMs, step_profiles
+from hsplan.steptime import step_profiles
 from hsplan.units import MAX_BYTES, parse_bytes
 
 LEAVES = leaf_sections()
@@ -343,6 +343,15 @@ def _words(info: inspect.Type) -> str:
             return ""
 
 
+def _of_no_profile(key: str, name: str, known: tuple[str, ...]) -> str:
+    """What is right in place of a name that no stored curve or step has."""
+    if key == "step_ms" and ":" in name:
+        return f'put braces round it: "{{{shown(name)}}}"'
+    if key == "profile" and (os.sep in name or name.endswith((".yaml", ".yml"))):
+        return "plans look up stored curves only; `hsplan simulate --profile` takes profiles of your own"
+    return nearest(name, known)
+
+
 def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
     """Checks that need more than one key, or data."""
     for key, name, known in (
@@ -351,9 +360,10 @@ def _relations(spec: Spec, where: Callable[[str], str]) -> Iterator[Problem]:
     ):
         if isinstance(name, str) and name not in known:
             what = f"unknown {'step ' * (key == 'step_ms')}profile {shown(name)!r}"
-            yield Problem(where=where(f"workload.{key}"), what=what, remedy=nearest(name, known))
-    step = spec.workload.step_ms
-    if isinstance(step, StepMs) and step.at(1, spec.workload.context) < LEAST_STEP_MS:
+            yield Problem(where=where(f"workload.{key}"), what=what, remedy=_of_no_profile(key, name, known))
+    unknown = isinstance(spec.workload.step_ms, str) and spec.workload.step_ms not in step_profiles()
+    step = None if unknown else spec.workload.step
+    if step is not None and step.at(1, spec.workload.context) < LEAST_STEP_MS:
         remedy = f"give at least {LEAST_STEP_MS} for fixed or per_request"
         yield Problem(where=where("workload.step_ms"), what="a step of no time at all", remedy=remedy)
     weights = spec.weights

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from hsplan.missrate import DEFAULT_PROFILE
-from hsplan.steptime import StepMs, step_profile
+from hsplan.steptime import Ms, StepMs, step_profile
 from hsplan.units import MAX_BYTES
 
 MAX_RANKS = 4096
@@ -134,19 +134,25 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """
     One request: `context` is prompt plus output, tokens; `tpot_ms` the wished time per token.
 
-    `profile` names the stored curve of how often hot buffers miss; `step_ms` is the rest of a decode step, in numbers
-    or by the name of a stored step profile.
+    `profile` names the stored curve of how often hot buffers miss; `step_ms` is the rest of a decode step: one number
+    that holds for any requests, its parts, or the name of a stored step profile.
     """
 
     context: Tokens = 32768
     tpot_ms: Annotated[float, Meta(gt=0, le=1e9)] | None = None
-    step_ms: StepMs | StepName | None = None
+    step_ms: StepMs | Ms | StepName | None = None
     profile: str = DEFAULT_PROFILE
 
     @property
     def step(self) -> StepMs | None:
         """The rest of a decode step in numbers; None where it is not known."""
-        return step_profile(self.step_ms).step_ms if isinstance(self.step_ms, str) else self.step_ms
+        match self.step_ms:
+            case str(name):
+                return step_profile(name).step_ms
+            case int() | float() as fixed:
+                return StepMs(fixed=fixed)
+            case parts:
+                return parts
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

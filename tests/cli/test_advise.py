@@ -203,7 +203,7 @@ def test_json_has_the_settings_and_the_flags(run, tmp_path):
         (("minimax-m3-bf16",), 3, "no offload to advise about"),
         (("glm-5.2-fp8", "--tp", "4", "--tp", "8"), 2, "advise searches one deployment"),
         (("glm-5.2-fp8", "-o", "/nowhere/advice.json"), 2, "cannot be written"),
-        (("glm-5.2-fp8", "--step-ms", "12"), 2, "--step-ms"),
+        (("glm-5.2-fp8", "--step-ms", "-12"), 2, "--step-ms"),
         (("glm-5.2-fp8", "--step-ms", "{fixed: x}"), 2, "--step-ms"),
         (("glm-5.2-fp8", "--step-ms", "{fixd: 1}"), 2, "--step-ms"),
     ],

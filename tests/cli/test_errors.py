@@ -134,16 +134,16 @@ def test_a_key_that_stands_twice_is_refused():
         scalar("{fixed: 1, fixed: 2}")
 
 
+STEP_PARTS, STEP_NAME = "mapping of fixed, per_request, per_context_token", "the name of a step profile"
+
+
 @pytest.mark.parametrize(
     ("arguments", "remedy"),
     [
         (("--mem-fraction", "1"), "give a number above 0 and below 1 or auto"),
         (("--kv-budget", "0"), 'give bytes, from 1 MiB on, or a size such as "30GiB" or auto'),
         (("--layer-range", "0,15"), "give the first layer and the end, such as [0, 15] or null"),
-        (
-            ("--step-ms", "12"),
-            "give a mapping of fixed, per_request, per_context_token or the name of a step profile or null",
-        ),
+        (("--step-ms", "-1"), f"give a {STEP_PARTS} or a number from 0 to 1,000,000,000 or {STEP_NAME} or null"),
         (("--tpot-ms", "0"), "give a number above 0 to 1,000,000,000 or null"),
     ],
 )

@@ -164,7 +164,8 @@ def test_a_repeated_option_makes_a_grid_of_all_combinations(run, glm):
 def test_the_grid_table_has_one_line_for_each_combination(run, glm):
     code, out, err = run("estimate", glm, "--gpu", "h200", "--gpu", "gb300", "--kv-budget", "100GiB")
     assert (code, err) == (0, "")
-    head, _, *lines, note = out.splitlines()
+    head, _, *lines, gain, note = out.splitlines()
+    assert gain.startswith("runnable gain: logical tokens of the scenario named")
     assert note.startswith("note: not verified against an original")
     assert head.split() == "gpu as launched KV row logical tokens requests binding fits runnable gain".split()
     # 100 GiB // (78 × 1152 + 21 × 132) and // (78 × 576 + 21 × 132), in pages of 64
@@ -172,6 +173,18 @@ def test_the_grid_table_has_one_line_for_each_combination(run, glm):
         ["h200", "elided", "1,152", "B", "1,159,168"],
         ["gb300", "elided", "576", "B", "2,251,008"],
     ]
+
+
+def test_the_grid_table_has_times_where_they_are_known(run, glm):
+    grid = ("--gpu", "h200", "--gpu", "gb300", "--kv-budget", "100GiB", "--max-running-requests", "4")
+    out = run("estimate", glm, *grid, "--step-ms", "{fixed: 12, per_request: 0.5}")[1]
+    assert out.splitlines()[1].split() == "gpu launched row tokens requests binding ms tokens/s fits gain".split()
+    # 4 requests: 12 + 4 × 0.5 = 14 ms, 4 / 0.014 tokens a second
+    assert [line.split()[-7:-2] for line in out.splitlines()[3:5]] == [
+        ["max_running", "14.0", "286", "yes", "+67.7"],
+        ["max_running", "14.0", "286", "yes", "+32.9"],
+    ]
+    assert "swap-in" in run("estimate", glm, *grid, "--offload")[1]
 
 
 def test_a_grid_of_equal_values_is_one_plan(run, glm):

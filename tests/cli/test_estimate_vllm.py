@@ -49,8 +49,8 @@ def test_two_engines_stand_in_one_table_and_in_one_json(run, glm):
     code, out, _ = run("estimate", glm, *both)
     assert code == 0
     lines = out.splitlines()
-    assert lines[0].split()[:3] == ["engine", "as", "launched"]
-    assert [line.split()[0] for line in lines[2:4]] == ["sglang@0.5.23", "vllm@0.33.0"]
+    assert lines[1].split()[:2] == ["engine", "launched"]
+    assert [line.split()[0] for line in lines[3:5]] == ["sglang@0.5.23", "vllm@0.33.0"]
     plans = json.loads(run("estimate", glm, *both, "--json")[1])["plans"]
     assert [plan["engine"]["name"] for plan in plans] == ["sglang", "vllm"]
     assert [plan["as_launched"] for plan in plans] == ["offload", "elided+offload"]

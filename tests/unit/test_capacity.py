@@ -283,6 +283,16 @@ def test_without_the_fields_of_a_weight_all_budgets_are_equal_and_it_is_said():
     assert any("hidden_size" in line and "same budget" in line for line in plan["not_modelled"])
 
 
+def test_weights_that_were_priced_as_bf16_for_want_of_a_format_are_named():
+    model = {key: value for key, value in GLM_5_2.items() if key != "quantization_config"}
+    note = "the model has no quantization_config: its weights are priced as bf16; --checkpoint prices another format"
+    plan = hsplan.plan(spec_of(model, gpu="h100", max_running_requests=8, offload={}))
+    assert plan.launched.budget.kv_bytes.best < 0
+    assert note in plan.notes
+    assert note not in hsplan.plan(spec_of(model, gpu="h100", weights={"checkpoint": "bf16"})).notes
+    assert note not in hsplan.plan(spec_of(model, gpu="b300")).notes
+
+
 # The whole deployment
 
 

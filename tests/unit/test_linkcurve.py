@@ -82,7 +82,8 @@ def test_a_measured_link_replaces_the_shipped_one_and_is_not_scaled(curve_file):
     for gpu in ("h200", "a100", "gb200"):  # nominal links of 64, 32 and 225 GB/s
         plan, found = swap_in(gpu=gpu, link_curve=str(path))
         assert found.gb_s(16) == pytest.approx(0.95 * 20.0)
-        assert "link rates as measured on NVIDIA H200, link.json, not scaled" in plan.notes
+        other = "," if gpu == "h200" else f": not on an {gpu.upper()}, and"
+        assert f"link rates as measured on NVIDIA H200, link.json{other} not scaled" in plan.notes
     assert not any("link rates" in note for note in planned().notes)
 
 
@@ -113,10 +114,94 @@ def test_the_explanation_names_the_curve(curve_file):
     assert "70 % of that hidden" in source(link_curve=str(path), overlap=0.7).formula
 
 
-def test_a_plan_says_when_no_rows_of_its_size_were_measured(curve_file):
-    path = str(curve_file(link=[gather(20.0)]))
-    notes = hsplan.plan("glm-5.1-fp8", kv_cache_dtype="bfloat16", link_curve=path).notes
-    assert "no link rate of rows of 1,152 B was measured: that of 656 B stands in" in notes
+def test_a_rate_of_other_rows_is_converted_by_the_ratio_of_the_shipped_curve(curve_file):
+    path = str(curve_file(link=[gather(21.85)]))
+    plan = hsplan.plan("glm-5.1-fp8", kv_cache_dtype="bfloat16", link_curve=path)
+    own = plan.scenarios["offload"].pools.swap_in.curve
+    sizes = {"row_bytes": 1152, "pool_bytes": GIB, "rows": 4096}
+    # shipped: 49.3 GB/s of 1,152 B and 43.7 of 656 B; measured is half of the second
+    assert own.gather_gb_s(plan.launch.gpu, **sizes) == pytest.approx(21.85 * 49.3 / 43.7)
+    # out of 16 GiB: 41.1 and 24.5
+    assert own.gather_gb_s(plan.launch.gpu, **sizes | {"pool_bytes": 16 * GIB}) == pytest.approx(21.85 * 41.1 / 24.5)
+    assert own.gather_gb_s(plan.launch.gpu, **sizes | {"row_bytes": 656}) == 21.85
+    note = next(note for note in plan.notes if note.startswith("no link rate of rows of 1,152 B was measured"))
+    assert note.endswith(
+        "that of 656 B stands in, times the ratio of the two on H200; "
+        "`hsplan validate` with --kv-cache-dtype bfloat16 measures them"
+    )
+
+
+def test_a_file_of_either_row_size_gives_about_the_same_swap_in(tmp_path):
+    result = json.loads((RESULT.with_name("validate-h200-2026-11-30.json")).read_text(encoding="utf-8"))
+    found = {}
+    for case in (0, 1):  # rows of 656 and of 1,152 B
+        path = tmp_path / f"{case}.json"
+        path.write_text(json.dumps(result["cases"][case]["measurement"]), encoding="utf-8")
+        for dtype in ("fp8_e4m3", "bfloat16"):
+            plan = hsplan.plan("glm-5.2-fp8", kv_cache_dtype=dtype, offload={}, context=131_072, link_curve=str(path))
+            found[case, dtype] = plan.launched.capacity.swap_in_ms
+    for dtype in ("fp8_e4m3", "bfloat16"):
+        assert found[0, dtype] == pytest.approx(found[1, dtype], rel=0.03)
+
+
+def test_a_plan_for_another_gpu_than_the_measured_says_whose_rates_it_takes():
+    def link_notes(gpu):
+        return [note for note in planned(gpu=gpu).notes if note.startswith("link rates")]
+
+    assert link_notes("h200") == []
+    assert link_notes("h100") == [
+        "link rates as measured on H200, not scaled: --link-curve takes those of a machine with H100"
+    ]
+    (scaled,) = link_notes("gb300")
+    assert scaled.startswith(
+        "link rates as measured on H200, scaled by the nominal rates of the links, 225 for 64 GB/s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("told", "gpu", "notes"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100-pcie", False),
+        ("NVIDIA A100-SXM4-80GB", "a100", False),
+        ("NVIDIA H200", "h20", True),
+        ("NVIDIA GB200", "b200", True),
+    ],
+)
+def test_a_driver_names_its_card_in_words_of_its_own(curve_file, told, gpu, notes):
+    path = curve_file(machine={"gpu": told}, link=[gather(20.0)])
+    assert any("not on an" in note for note in planned(gpu=gpu, link_curve=str(path)).notes) is notes
+
+
+def of_ranks(rates):
+    """A measurement of several ranks: `rates` are (of rank 0, of rank 1, order)."""
+    shared = [
+        {key: value for key, value in gather(1.0, order=order).items() if key != "gb_s"}
+        | {"alone_gb_s": [90.0, 90.0], "together_gb_s": [one, other]}
+        for one, other, order in rates
+    ]
+    ranks = [{"measurement": {"machine": {"gpu": "NVIDIA H200"}, "link": []}}] * 2
+    return {"schema": "hsplan.ranks/1", "ranks": ranks, "link": shared}
+
+
+def test_of_several_ranks_the_slowest_counts_with_all_at_once(tmp_path):
+    path = tmp_path / "ranks.json"
+    path.write_text(json.dumps(of_ranks([(31.0, 30.0, "random"), (50.0, 50.0, "sorted")])))
+    curve = read_curve(path, "here")
+    assert curve.grids == {656: {GIB: {4096: 30.0}}}
+    assert curve.source == "NVIDIA H200, ranks.json (the slowest of 2 ranks at once)"
+    path.write_text(json.dumps(of_ranks([(0.0, 30.0, "random")])))
+    with pytest.raises(InputError, match="is no measurement"):
+        read_curve(path, "here")
+
+
+def test_a_file_that_holds_measurements_says_where_they_lie(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps({"date": "2026-11-30", "cases": [{"command": "x", "measurement": of_ranks([])}]}))
+    with pytest.raises(InputError) as caught:
+        planned(link_curve=str(path))
+    what, remedy = caught.value.lines()
+    assert what.endswith(" is no measurement, but holds some")
+    assert remedy == "  its first measurement lies at cases[0].measurement: save that in a file of its own"
 
 
 def test_a_relative_file_is_meant_from_the_folder_of_the_spec(tmp_path, curve_file):

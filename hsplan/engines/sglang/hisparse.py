@@ -9,18 +9,24 @@ from __future__ import annotations
 
 import msgspec
 
-from hsplan.engines.base import Launch, Layout, Line
+from hsplan.engines.base import Launch, Layout, Line, Refusal
+from hsplan.engines.loads import swap_in_of
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.releases import Release
-from hsplan.engines.sglang.requests import Requests
+from hsplan.engines.sglang.requests import Requests, is_speculative
 from hsplan.errors import Problem
 from hsplan.families import LayerPlan, Model
 from hsplan.spec import Deployment, Loaded, Offload
+from hsplan.swapin import SwapIn
 from hsplan.units import GIB, TIB
 
 HOST_RESERVE_BYTES = 10 * GIB
 DEFAULT_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
 LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
+MOST_STEPS = 4  # that a call of the speculative swap reads, the drafts and the token before them
+LEAST_TOP_K = 1024  # of models whose drafts are swapped in
+MOST_IDS = 8192  # steps × top-k of a call
+LEAST_SCRATCH = 1024
 PIN_BYTES_PER_S = 10**9  # about 12 minutes for 700 GB in one call, TensorRT-LLM #17773
 
 
@@ -71,9 +77,14 @@ class SwapTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
-    """What offload adds: device tokens that a request keeps, the host pool of one rank, ledger lines and notes."""
+    """
+    What offload adds: device tokens that a request keeps, the host pool of one rank, ledger lines and notes.
+
+    `hot_tokens` are the hot buffer and a page, `scratch_tokens` what drafts take beside it.
+    """
 
     hot_tokens: int = 0
+    scratch_tokens: int = 0
     host_tokens: int = 0
     host_bytes: int = 0
     lines: tuple[Line, ...] = ()
@@ -114,6 +125,39 @@ def latent_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: i
     return hot_buffer(loaded, release, page_tokens, top_k=top_k, default=2 * top_k)
 
 
+def speculation_refused(loaded: Loaded, model: Model, release: Release) -> Problem | None:
+    """What HiSparseSpecSwapManager refuses whatever the requests, from 0.5.22 on."""
+    steps, top_k = draft_tokens(loaded.spec.deployment), model.index_topk or 0
+    if steps == 1 or not release.has("draft_times_ratio"):
+        return None
+    where = loaded.where("deployment.num_speculative_tokens")
+    if steps > MOST_STEPS:
+        what = f"HiSparse verifies at most {MOST_STEPS} tokens a step, not {steps}"
+        return Problem(where=where, what=what, remedy=f"draft at most {MOST_STEPS - 1}")
+    if top_k < LEAST_TOP_K or steps * top_k > MOST_IDS:
+        what = f"HiSparse with drafts takes a top-k from {LEAST_TOP_K} on and {MOST_IDS} ids a step"
+        return Problem(where=where, what=f"{what}, not {steps} × {top_k}", remedy="draft no tokens")
+    return None
+
+
+def speculation_refusal(launch: Launch, requests: Requests, slots: int) -> Refusal | None:
+    """HiSparseSpecSwapManager wants no more rows of requests than `slots` of a hot buffer, from 0.5.22 on."""
+    single = draft_tokens(launch.loaded.spec.deployment) == 1
+    if single or not launch.release.has("draft_times_ratio") or requests.rows <= slots:
+        return None
+    rows = f"{requests.rows:,} rows of requests are more than the {slots:,} slots of a hot buffer"
+    most = (slots - (requests.rows - requests.cap)) * launch.cap_ranks
+    return Refusal(f"SGLang does not start with drafts: {rows}", f"max_running_requests {most:,}")
+
+
+def loads_of(launch: Launch, layout: Layout, *, slots: int) -> SwapIn | str:
+    """What a step loads, or why that is not modelled: before 0.5.22 no swap-in reads several steps at once."""
+    steps, release = draft_tokens(launch.loaded.spec.deployment), launch.release
+    if steps > 1 and not release.has("draft_times_ratio"):
+        return f"swap-in with drafts: SGLang {release.name} has none that reads several steps (from 0.5.22 on)"
+    return swap_in_of(launch, layout, slots=slots, steps=steps)
+
+
 def offload_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int, ratio: float) -> Offloaded:
     """Host pool and tables of a layout that HiSparse takes."""
     row_bytes, swap = layout.row.bytes, swap_of(launch, layout, requests, logical_tokens)
@@ -121,6 +165,7 @@ def offload_of(launch: Launch, layout: Layout, requests: Requests, logical_token
     prefetch = _prefetch_bytes(launch.plan, swap.layers, launch.release, launch.loaded.spec.deployment, swap.top_k)
     return Offloaded(
         hot_tokens=swap.buffer.tokens,
+        scratch_tokens=scratch_slots(launch.release, launch.loaded.spec.deployment, swap.top_k, swap.buffer.slots),
         host_tokens=host_tokens,
         host_bytes=host_bytes,
         lines=(
@@ -182,8 +227,7 @@ def _speculative_swap(
     drafts = draft_tokens(deployment)
     if drafts == 1 or not release.has("draft_times_ratio"):
         return {}
-    width = drafts * top_k
-    scratch = min(width, max(1024, width - buffer.slots))
+    width, scratch = drafts * top_k, scratch_slots(release, deployment, top_k, buffer.slots)
     hashed = 1 << max(1, (2 * buffer.slots - 1).bit_length())
     return {
         "cache index": layers * rows * 2 * hashed * 8,
@@ -192,6 +236,18 @@ def _speculative_swap(
         "locations": rows * width * 4,
         "hash": 16 * buffer.slots,
     }
+
+
+def scratch_slots(release: Release, deployment: Deployment, top_k: int, slots: int) -> int:
+    """
+    Device slots that a request with drafts keeps beside its hot buffer, for missed rows that this has no room for.
+
+    With them any buffer holds all that a step verifies (`allocate_scratch`, from 0.5.22 on).
+    """
+    drafts = draft_tokens(deployment)
+    if drafts == 1 or not release.has("draft_times_ratio"):
+        return 0
+    return min(drafts * top_k, max(LEAST_SCRATCH, drafts * top_k - slots))
 
 
 def host_pool(logical_tokens: int, page_tokens: int, row_bytes: int, layers: int) -> tuple[int, int]:
@@ -214,10 +270,8 @@ def offload_notes(launch: Launch, ratio: float, host_bytes: int) -> list[str]:
             f"HiSparse with draft layers: SGLang {release.name} builds a second coordinator and host pool for the "
             "draft; neither is in this plan"
         )
-    elif deployment.draft_layers:
-        found.append(
-            "HiSparse with draft layers: the engine wants 2 to 4 draft tokens, top-k 1, and no more requests than slots"
-        )
+    elif is_speculative(deployment):
+        found.append("HiSparse with drafts takes one chain of them: --speculative-eagle-topk 1")
     if ratio != int(ratio):
         found.append(f"SGLang takes whole host_to_device_ratio only; {ratio:g} is a what-if, D·r is floored")
     if host_bytes_per_node > TIB // 2:

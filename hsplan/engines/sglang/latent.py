@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hsplan.engines.base import Budget, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.cell import rates
 from hsplan.engines.sglang.fraction import latent_graph_mib
-from hsplan.engines.sglang.hisparse import latent_buffer
+from hsplan.engines.sglang.hisparse import latent_buffer, speculation_refused
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import Release
@@ -52,6 +52,9 @@ class LatentCache:
             buffer = latent_buffer(launch.loaded, launch.model, launch.release, row.page_tokens)
             if isinstance(buffer, Problem):
                 return buffer
+            refused = speculation_refused(launch.loaded, launch.model, launch.release)
+            if refused is not None:
+                return refused
         deployment, ratio = launch.loaded.spec.deployment, ratio_of(launch, scenario)
         found = [
             (*rates(row, launch.release, deployment, launch.plan, stage, scenario, ratio), stage)

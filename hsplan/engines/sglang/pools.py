@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from hsplan.engines.base import Budget, Buffer, Launch, Layout, Line, Pools, Rates, Scenario, Step
-from hsplan.engines.loads import swap_in_of
 from hsplan.engines.sglang.buffers import offload_buffers, pool_buffers, request_buffers
 from hsplan.engines.sglang.cell import INDEX_BYTES
-from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, offload_of
+from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, loads_of, offload_of, speculation_refusal
 from hsplan.engines.sglang.memory import after_pool_lines, workspace_bytes
 from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.spec import Offload
@@ -41,10 +40,11 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         *offloaded.lines,
         *after_pool_lines(launch, requests, layout, scenario, workspace=workspace_bytes(launch, layout.row)),
     )
+    slots = offloaded.hot_tokens - row.page_tokens
+    loads = loads_of(launch, layout, slots=slots) if scenario.offload else None
     device_capped = scenario.offload and not release.has("logical_request_cap")
 
     def buffers() -> tuple[Buffer, ...]:
-        slots = offloaded.hot_tokens - row.page_tokens
         held = offload_buffers(launch, layout, requests, slots, logical) if scenario.offload else ()
         return (*pool_buffers(launch, scenario, layout, tokens.best, ratio), *held, *request_buffers(requests))
 
@@ -58,8 +58,11 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         host_bytes=offloaded.host_bytes,
         host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
         hot_buffer_tokens=offloaded.hot_tokens,
+        hot_scratch_tokens=offloaded.scratch_tokens,
         hot_pool_tokens=tokens.best if scenario.offload else 0,
-        swap_in=swap_in_of(launch, layout, slots=offloaded.hot_tokens - row.page_tokens) if scenario.offload else None,
+        swap_in=None if isinstance(loads, str) else loads,
+        not_modelled=(loads,) if isinstance(loads, str) else (),
+        refusal=speculation_refusal(launch, requests, slots) if scenario.offload else None,
         lines=lines,
         buffers=buffers,
         explain=lambda: _steps(launch, scenario, layout, budget, requests, tokens.best, logical, ratio),

@@ -32,6 +32,7 @@ def offloaded_pools(launch: Launch, scenario: Scenario, layout: Layout, budget: 
 
     best = steady_state(num_blocks, host.blocks, need, length)
     requests = gpu_requests(num_blocks, context)
+    loads = swap_in_of(launch, layout, slots=launch.extra.hot_rows, steps=launch.extra.scheduler.decode_query_len)
     return Pools(
         tokens=budget.kv_bytes.map(tokens),
         logical_tokens=best.tokens,
@@ -44,7 +45,8 @@ def offloaded_pools(launch: Launch, scenario: Scenario, layout: Layout, budget: 
         host_sharers=launch.tp if host.shared else 1,
         host_is_sized=True,
         host_share=HOST_SHARE,
-        swap_in=swap_in_of(launch, layout, slots=launch.extra.hot_rows),
+        swap_in=None if isinstance(loads, str) else loads,
+        not_modelled=(loads,) if isinstance(loads, str) else (),
         blocks=Blocks(
             bytes_per_block=packed.block,
             num_blocks=num_blocks,
