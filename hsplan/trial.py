@@ -6,11 +6,8 @@ Its `Setting` comes out, or the limit that stopped it and why.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-
 import msgspec
 
-from hsplan.advice import MOST_REQUESTS
 from hsplan.capacity import host_pools
 from hsplan.errors import HsplanError
 from hsplan.planner import replan
@@ -26,7 +23,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     One way to run, and what it gives on one data-parallel rank.
 
     The first two are None without offload; `binding` is the limit that stopped the search: one of `estimate`'s, or
-    `tpot_ms`, `headroom`, `engine` (it refuses more), `ratio` (none above 64 is tried), or `tokens_s` (more requests
+    `headroom`, `engine` (it refuses more), `ratio` (none above 64 is tried), or `tokens_s` (more requests
     yield less). `tokens_s` and `step_ms` are None without a known step; `swap_in_ms` is the part of the step that
     loading takes. `max_model_len` is set where the given one starts with offload only: the longest that starts.
     """
@@ -80,16 +77,14 @@ class _Cap:
 
     def __init__(self, plan: Plan, values: dict[str, int]) -> None:
         self.plan, self.values = plan, values
-        open_ended = _limits(with_requests(plan, MANY_REQUESTS, values))
-        self.timed = {name: count for name, count in open_ended.items() if name in SLOW}
-        self.least = max(min(open_ended.values()), 1)
+        self.least = max(min(_limits(with_requests(plan, MANY_REQUESTS, values)).values()), 1)
         self.priced: dict[int, tuple[Plan, dict[str, int]]] = {}
 
     def at(self, requests: int) -> tuple[Plan, dict[str, int]]:
         """The plan that runs so many requests, and its limits."""
         if requests not in self.priced:
             priced = with_requests(self.plan, requests, self.values)
-            self.priced[requests] = priced, _limits(priced) | self.timed
+            self.priced[requests] = priced, _limits(priced)
         return self.priced[requests]
 
     def holds(self, requests: int) -> bool:
@@ -116,11 +111,9 @@ def _tried(cap: _Cap) -> Trial:
     if requests:
         return Trial(_binding(cap, requests), setting=_setting(priced, cap.values, _binding(cap, requests)), last=last)
     binding = _binding(cap, 0)
-    if binding in SLOW:
-        return Trial(binding, why=_too_slow(priced), last=True)
     capacity = priced.launched.capacity
     assert capacity is not None  # noqa: S101 - a plan as launched is priced
-    return Trial(binding, why=capacity.why_not, last=last)
+    return Trial(binding, why=capacity.why_not, last=last or binding in SLOW)
 
 
 def _binding(cap: _Cap, requests: int) -> str:
@@ -136,14 +129,9 @@ def _binding(cap: _Cap, requests: int) -> str:
 
 def _limits(plan: Plan) -> dict[str, int]:
     """What limits the requests of a plan beside its cap, which is searched."""
-    capacity, workload = plan.launched.capacity, plan.launch.loaded.spec.workload
+    capacity = plan.launched.capacity
     assert capacity is not None  # noqa: S101 - a plan as launched is priced
-    known = {name: count for name, count in capacity.limits.known().items() if name != "max_running"}
-    step, context = workload.step, workload.context
-    if workload.tpot_ms is not None and step is not None and "link" not in known:
-        counts = range(1, MOST_REQUESTS + 1)
-        known["tpot_ms"] = bisect_right(counts, workload.tpot_ms, key=lambda requests: step.at(requests, context))
-    return known
+    return {name: count for name, count in capacity.limits.known().items() if name != "max_running"}
 
 
 def _stop(plan: Plan) -> str:
@@ -153,20 +141,6 @@ def _stop(plan: Plan) -> str:
     if plan.launch.loaded.spec.offload is not None and replan(plan, host_memory="auto").fits:
         return "host"
     return "headroom" if capacity.headroom_bytes < 0 else "engine"
-
-
-def _too_slow(plan: Plan) -> str:
-    """Why not one request meets the time per token."""
-    workload, pools = plan.launch.loaded.spec.workload, plan.launched.pools
-    assert pools is not None  # noqa: S101 - a plan as launched is priced
-    beside_ms = None if workload.step is None else workload.step.at(1, workload.context)
-    loading_ms = 0.0 if pools.swap_in is None else pools.swap_in.step_ms(1, beside_ms)
-    wish = f"longer than tpot_ms {workload.tpot_ms:g}"
-    if beside_ms is None:
-        return f"loading the rows of one request takes {loading_ms:,.1f} ms a step, {wish}"
-    if workload.tpot_ms is not None and beside_ms > workload.tpot_ms:
-        return f"a step of one request takes {beside_ms:,.1f} ms even without loading, {wish}"
-    return f"a step of one request takes {beside_ms:,.1f} ms and {loading_ms:,.1f} ms of loading, {wish}"
 
 
 def _setting(plan: Plan, values: dict[str, int], binding: str) -> Setting:

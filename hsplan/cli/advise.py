@@ -67,8 +67,9 @@ def _check(plan: Plan) -> None:
     """Raise UnsupportedError where there is no offload to advise about."""
     entry = plan.scenarios["offload"]
     if not entry.available or entry.pools is None or entry.pools.swap_in is None:
-        what = f"there is no offload to advise about: {entry.reason or 'its misses are not modelled for this model'}"
-        raise UnsupportedError(Problem(what=what))
+        unknown = "; ".join(entry.pools.not_modelled) if entry.pools else ""
+        why = entry.reason or unknown or "its misses are not modelled for this model"
+        raise UnsupportedError(Problem(what=f"there is no offload to advise about: {why}"))
 
 
 def _settings(found: Tuned) -> list[Setting]:

@@ -103,7 +103,7 @@ def test_where_nothing_fits_the_last_line_says_why(run):
         "advise", "glm-5.2-fp8", "--context", "131072", "--tpot-ms", "20", "--step-ms", "glm-5.1-8xh200"
     )
     # 27.352 + 2.5238 + 131,072 × 0.000028795 ms.
-    why = "a step of one request takes 33.7 ms even without loading, longer than tpot_ms 20"
+    why = "no request meets the tpot_ms of 20: a step of one takes 33.65 ms even without loading"
     assert (code, err) == (1, "")
     assert out.rstrip().replace("\n  ", " ").endswith(f"nothing fits at 131,072 tokens, with offload or without: {why}")
     assert f"left out: no offload; 2,048; 3,072; 4,096; 6,144; 8,192; 12,288; 16,384; 24,576: {why}" in " ".join(
@@ -201,6 +201,11 @@ def test_json_has_the_settings_and_the_flags(run, tmp_path):
     [
         (("kimi-k2-fp8",), 3, "no offload to advise about"),
         (("minimax-m3-bf16",), 3, "no offload to advise about"),
+        (
+            ("glm-5.2-fp8", "--engine", "sglang@0.5.17", "--num-speculative-tokens", "3", "--draft-layers", "1"),
+            3,
+            "no offload to advise about: swap-in with drafts: SGLang 0.5.17 has none",
+        ),
         (("glm-5.2-fp8", "--tp", "4", "--tp", "8"), 2, "advise searches one deployment"),
         (("glm-5.2-fp8", "-o", "/nowhere/advice.json"), 2, "cannot be written"),
         (("glm-5.2-fp8", "--step-ms", "-12"), 2, "--step-ms"),

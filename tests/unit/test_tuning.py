@@ -161,15 +161,20 @@ def test_vllm_is_compared_at_the_longest_max_model_len_that_starts_without_offlo
 
 def test_a_time_per_token_below_the_rest_of_the_step_is_named_as_the_cause():
     found = tuned(planned(tpot_ms=12))
-    why = "a step of one request takes 12.3 ms even without loading, longer than tpot_ms 12"
+    why = "no request meets the tpot_ms of 12: a step of one takes 12.30 ms even without loading"
     sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576)
     assert found.left_out == tuple(LeftOut(slots, why) for slots in (None, *sizes))
     assert (found.top, found.gain, found.pays, found.pays_from) == (None, None, False, None)
     loading = tuned(planned(tpot_ms=13))
     assert loading.without.binding == "tpot_ms"
-    assert loading.left_out[0].why.startswith("a step of one request takes 12.3 ms and 2.")
+    assert loading.left_out[0].why.startswith(
+        "no request meets the tpot_ms of 13: a step of one takes 12.30 ms, and 2."
+    )
     alone = tuned(hsplan.plan("glm-5.2-fp8", context=131_072, tpot_ms=0.5))
-    assert all(entry.why.startswith("loading the rows of one request takes ") for entry in alone.left_out)
+    assert all(
+        entry.why.startswith("no request meets the tpot_ms of 0.5: its missed rows alone take ")
+        for entry in alone.left_out
+    )
 
 
 def test_sizes_without_a_setting_say_why():
