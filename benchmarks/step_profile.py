@@ -35,8 +35,8 @@ SOURCE = (
     "256 requests: LMSYS blog of 2026-04-10"
 )
 SUMMARY = (
-    "fitted to three published throughputs without offload of GLM-5.1-FP8 on 8 × H200, SGLang, DP attention 8; prefill "
-    "between the steps is in it"
+    "fitted to three throughputs of a paper, quoted second hand, without offload: GLM-5.1-FP8 on 8 × H200, SGLang, DP "
+    "attention 8; prefill between the steps is in it"
 )
 ASSUMPTIONS = (
     "the paper's runs were launched as in the blog: 8 ranks of DP attention, mem_fraction 0.85, bf16 rows of 1152 B",

@@ -39,7 +39,7 @@ def test_a_chart_shows_what_each_setting_yields(run):
 def test_a_stored_step_profile_is_used_and_named(run):
     spec = str(Path(__file__).resolve().parents[2] / "benchmarks/data/glm-5.1-8xh200.yaml")
     out = run("advise", spec, "--tpot-ms", "200")[1]
-    assert "note: step_ms glm-5.1-8xh200: fitted to three published throughputs without offload" in out
+    assert "note: step_ms glm-5.1-8xh200: fitted to three throughputs of a paper" in out
     assert "offload pays at 40,960 tokens" in out
     assert run("advise", "glm-5.1-fp8", "--step-ms", "glm-5.1-8xh200", "--context", "65536")[0] == 0
     code, _, err = run("advise", "glm-5.1-fp8", "--step-ms", "glm-5.1-8xb200")

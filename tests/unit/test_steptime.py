@@ -59,7 +59,7 @@ def test_a_step_of_no_time_is_refused_and_a_plan_of_no_requests_has_no_tokens_a_
 
 def test_a_plan_says_what_its_step_profile_is_of():
     plan = hsplan.plan(SPEC)
-    assert any("step_ms glm-5.1-8xh200: fitted to three published" in note for note in plan.notes)
+    assert any("step_ms glm-5.1-8xh200: fitted to three throughputs of a paper" in note for note in plan.notes)
     assert not any("step_ms" in note for note in hsplan.plan("glm-5.1-fp8", step_ms={"fixed": 12}).notes)
     assert hsplan.plan("glm-5.1-fp8").launched.capacity.tokens_s is None
 
