@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hsplan.engines import Launch, Pools, Scenario
 from hsplan.spec import Offload
-from hsplan.units import floor_to, size
+from hsplan.units import floor_to, need
 from hsplan.wholestep import WholeStep
 
 MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
@@ -38,7 +38,7 @@ Retry = Callable[..., Outcome | None]
 
 def host_cure(launch: Launch, pools: Pools, needed: int, retry: Retry) -> str:
     """The largest whole ratio with which the deployment fits, or `needed` bytes of host memory, as this one needs."""
-    memory = f"{size(needed)} of host memory on a node"
+    memory = f"{need(needed)} of host memory on a node"
     if not _fits(retry(host_memory=needed)):
         memory = f"{memory} and {LESS_BESIDE}"
     if pools.host_is_sized:

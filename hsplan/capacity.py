@@ -15,7 +15,7 @@ from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift, time
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
-from hsplan.units import ceil_div, gib, size
+from hsplan.units import ceil_div, gib, need, size
 from hsplan.wholestep import WholeStep
 
 SOURCE = "limits of one data-parallel rank; a request keeps its whole context"
@@ -91,13 +91,14 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     kept = pools.hot_buffer_tokens + pools.hot_scratch_tokens
     step = WholeStep(launch, scenario, pools)
     by_time = step.requests()
+    loads = scenario.offload and not step.rest_is_too_long  # else a faster link would not help
     limits = Limits(
         gpu=by_gpu if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
         hot_buffer=pools.hot_pool_tokens // kept if kept else None,
         max_running=pools.request_cap,
-        link=by_time if scenario.offload else None,
-        tpot_ms=None if scenario.offload else by_time,
+        link=by_time if loads else None,
+        tpot_ms=None if loads else by_time,
     )
     known = limits.known()
     binding = min(known, key=lambda name: known[name])
@@ -182,14 +183,14 @@ def _verdict(
         return "max_total_tokens is less than a page", lambda: f"max_total_tokens of {pools.page_tokens} or more"
     if pools.tokens.best == 0 and pools.refusal is None:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
-    if host_is_short:
-        needed = _memory_for_pools(launch, pools)
-        kept = size(needed - pools.host_bytes * host_pools(launch, pools))
-        reason = f"the host pools need {size(needed)} on a node, with the {kept} that the engine keeps free"
-        return reason, lambda: host_cure(launch, pools, needed, retry)
     if pools.refusal is not None:
         cure = pools.refusal.cure
         return pools.refusal.why, lambda: cure
+    if host_is_short:
+        needed = _memory_for_pools(launch, pools)
+        kept = size(needed - pools.host_bytes * host_pools(launch, pools))
+        reason = f"the host pools need {need(needed)} on a node, with the {kept} that the engine keeps free"
+        return reason, lambda: host_cure(launch, pools, needed, retry)
     if headroom < 0:
         reason = f"it starts and then runs out: {gib(-headroom)} too much beside the pool"
         return reason, lambda: headroom_cure(launch, pools, retry)

@@ -49,6 +49,12 @@ def size(n_bytes: int) -> str:
     return f"{n_bytes} B"
 
 
+def need(n_bytes: int) -> str:
+    """A size that is enough, for a reader who gives it back: `size`, rounded up."""
+    factor = next((factor for factor in (TIB, GIB, MIB, KIB) if abs(n_bytes) >= factor), 1)
+    return size(n_bytes if factor == 1 else ceil_div(ceil_div(100 * n_bytes, factor) * factor, 100))
+
+
 def floor_to(tokens: int, page_tokens: int) -> int:
     """`tokens` rounded down to whole pages."""
     return tokens // page_tokens * page_tokens

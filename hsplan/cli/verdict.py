@@ -17,6 +17,9 @@ def verdict(plan: Plan, found: Tuned) -> str:
 def _from(plan: Plan, found: Tuned) -> str:
     if found.pays_from is None:
         return f"offload does not pay at any context up to {longest_context(plan):,} tokens"
+    context = plan.launch.loaded.spec.workload.context
+    if found.pays and context < found.pays_from:
+        return f"offload pays from contexts of {context:,} tokens on, or of fewer"
     return f"offload pays from contexts of {found.pays_from:,} tokens on"
 
 

@@ -217,3 +217,11 @@ def test_what_cannot_be_advised_about_is_refused(run, arguments, code, what):
     got, out, err = run("advise", *arguments)
     assert (got, out) == (code, "")
     assert what in err
+
+
+def test_where_it_pays_at_a_shorter_context_no_longer_one_is_named_as_the_first(run):
+    args = ("--kv-cache-dtype", "fp8_e4m3", "--context", "16383", "--tpot-ms", "50")
+    code, out, _ = run("advise", "glm-5.2-fp8", *args, "--step-ms", "{fixed: 12, per_request: 0.3}")
+    assert code == 0
+    assert "offload pays from contexts of 16,383 tokens on, or of fewer" in out
+    assert "offload pays at 16,383 tokens" in out

@@ -124,9 +124,9 @@ def test_too_little_host_memory_does_not_fit_and_says_how_much_would():
     found = entry(context=8_192, max_running_requests=256, offload={"host_memory": "512GiB"})
     assert (found["concurrency"]["requests"], found["concurrency"]["binding"]) == (160, "host")
     assert found["concurrency"]["lift"] == "more host memory on a node"
-    assert found["cure"] == "host_to_device_ratio 1, or 740.13 GiB of host memory on a node"
+    assert found["cure"] == "host_to_device_ratio 1, or 740.14 GiB of host memory on a node"
     assert found["fits"] is False
-    assert found["why_not"] == "the host pools need 740.13 GiB on a node, with the 10.00 GiB that the engine keeps free"
+    assert found["why_not"] == "the host pools need 740.14 GiB on a node, with the 10.00 GiB that the engine keeps free"
 
 
 def test_just_enough_host_memory_fits():
@@ -391,3 +391,19 @@ def test_every_ledger_accounts_for_the_whole_card_and_every_figure_follows_from_
     launched = plan["scenarios"][plan["as_launched"]]
     assert launched["available"]
     assert launched["engine_applies"]
+
+
+def test_what_no_host_memory_cures_is_said_before_the_host_memory():
+    plan = hsplan.plan(
+        "minimax-m3-bf16", dp_attention=8, offload={"host_memory": "100GiB"}, context=4096, max_running_requests=8
+    )
+    found = plan.to_dict()["scenarios"]["offload"]
+    assert found["why_not"] == "SGLang asserts one KV head a rank under HiSparse, and a rank has 4"
+    assert found["cure"] == "attention TP of 4"
+
+
+def test_a_step_that_is_too_long_without_loading_is_not_put_down_to_the_link():
+    plan = hsplan.plan("glm-5.2-fp8", context=131072, tpot_ms=5, step_ms={"fixed": 12}, offload={})
+    for entry in plan.to_dict()["scenarios"].values():
+        assert entry["concurrency"]["binding"] == "tpot_ms"
+        assert entry["concurrency"]["limits"]["link"] is None

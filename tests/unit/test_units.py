@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hsplan.units import ceil_div, floor_to, gib, parse_bytes, size
+from hsplan.units import ceil_div, floor_to, gib, need, parse_bytes, size
 
 ONE_EIB = 1_152_921_504_606_846_976
 
@@ -129,3 +129,24 @@ def test_tokens_are_floored_to_whole_pages(tokens, page, floored):
 @pytest.mark.parametrize(("a", "b", "quotient"), [(0, 4, 0), (1, 4, 1), (4, 4, 1), (5, 4, 2), (78, 4, 20), (-5, 4, -1)])
 def test_ceil_div_is_the_least_integer_not_below(a, b, quotient):
     assert ceil_div(a, b) == quotient
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1_023, "1023 B"),
+        (1_073_741_824, "1.00 GiB"),
+        (1_073_741_825, "1.01 GiB"),
+        # 960.94 GiB are 1,031,801,668,239.36 bytes.
+        (1_031_801_468_006, "960.94 GiB"),
+        (1_031_801_668_240, "960.95 GiB"),
+    ],
+)
+def test_what_is_needed_is_rounded_up(n_bytes, text):
+    assert need(n_bytes) == text
+
+
+@given(st.integers(min_value=0, max_value=ONE_EIB // 2))
+def test_what_is_needed_is_enough_when_given_back(n_bytes):
+    assert parse_bytes(need(n_bytes).replace(",", "")) >= n_bytes
