@@ -8,16 +8,14 @@ from pathlib import Path
 
 import typer
 
+from hsplan.cli.leaving import leave
 from hsplan.cli.output import complain, emit, emit_json
 from hsplan.cli.progress import progress
 from hsplan.cli.ranked import ranked
 from hsplan.errors import HsplanError
 from hsplan.gpu.faults import Fault
 from hsplan.gpu.seat import Seat
-from hsplan.ranks import RanksMeasurement
 from hsplan.result import Plan
-
-NOT_CAUGHT = 5
 
 
 def start_ranks(args: list[str], plan: Plan, ranks: int, *, gpu: bool, steps: int | None, fault: Fault | None) -> None:
@@ -69,18 +67,9 @@ def run_as_rank(
         emit_json(found.to_dict(), output)
     else:
         emit(ranked(plan, found), output)
-    _leave(found)
+    failed = [f"{check.name} on rank {rank}" for rank, check in found.failed]
+    leave(failed, injected=found.injected, caught=found.caught)
 
 
 def _silent(what: str, done: int, total: int) -> None:
     del what, done, total
-
-
-def _leave(found: RanksMeasurement) -> None:
-    """Exit with 1 when a claim does not hold on some rank, and with 5 when a known fault was not caught."""
-    if found.injected is not None and not found.caught:
-        complain([f"a bug of hsplan: the fault {found.injected} was not caught"])
-        raise typer.Exit(NOT_CAUGHT)
-    if found.failed:
-        complain([f"validation failed: {', '.join(f'{check.name} on rank {rank}' for rank, check in found.failed)}"])
-        raise typer.Exit(1)

@@ -12,21 +12,20 @@ import typer
 
 from hsplan.cli.grid import Overrides, grid_of
 from hsplan.cli.heavy import load
+from hsplan.cli.leaving import leave
 from hsplan.cli.measured import measured
 from hsplan.cli.options import spec_argument, spec_options
-from hsplan.cli.output import check_target, complain, emit, emit_json
+from hsplan.cli.output import check_target, emit, emit_json
 from hsplan.cli.progress import progress
 from hsplan.cli.ranks import run_as_rank, start_ranks
 from hsplan.errors import HsplanError, InputError, Problem, nearest, shown
 from hsplan.gpu.faults import FAULTS, Fault
 from hsplan.gpu.seat import end_with, seat_of
-from hsplan.measurement import Measurement
 from hsplan.planner import plan as make_plan
 from hsplan.result import Plan
 from hsplan.units import parse_bytes
 
 EXAMPLE = "Example: hsplan validate glm-5.2-fp8 --gpu --host-memory 96GiB"
-NOT_CAUGHT = 5
 _PLAN_GPU = re.compile(r"--gpu(?![\w-])")
 
 
@@ -100,7 +99,7 @@ def validate(
         emit_json(found.to_dict(), output)
     else:
         emit(measured(plan, found), output)
-    _leave(found)
+    leave([check.name for check in found.checks if not check.passed], injected=found.injected, caught=found.caught)
 
 
 def _plan(spec: str, overrides: Overrides) -> Plan:
@@ -114,17 +113,6 @@ def _plan(spec: str, overrides: Overrides) -> Plan:
 def _renamed(problem: Problem) -> Problem:
     where, remedy = (_PLAN_GPU.sub("--planned-gpu", text) for text in (problem.where, problem.remedy))
     return Problem(what=problem.what, where=where, remedy=remedy)
-
-
-def _leave(found: Measurement) -> None:
-    """Exit with 1 when a claim does not hold, and with 5 when a known fault was not caught."""
-    if found.injected is not None and not found.caught:
-        complain([f"a bug of hsplan: the fault {found.injected} was not caught"])
-        raise typer.Exit(NOT_CAUGHT)
-    wrong = [check.name for check in found.checks if not check.passed]
-    if wrong:
-        complain([f"validation failed: {', '.join(wrong)}"])
-        raise typer.Exit(1)
 
 
 def _fault(name: str | None) -> Fault | None:

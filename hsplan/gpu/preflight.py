@@ -9,7 +9,7 @@ import torch
 import triton
 
 from hsplan.errors import CannotRunError, Problem
-from hsplan.gpu.group import ALONE, Alone
+from hsplan.gpu.group import ALONE, Alone, first_line
 from hsplan.gpu.nvml import Card, read_card
 from hsplan.gpu.touch import SPARE_BYTES, touchable_bytes
 from hsplan.measurement import Machine
@@ -54,7 +54,7 @@ def preflight(
     except HostMemoryError as error:
         raise CannotRunError(Problem(what=error.cause, remedy=error.remedy)) from error
     except RuntimeError as error:
-        what = f"the CUDA driver fails: {_first_line(error)}"
+        what = f"the CUDA driver fails: {first_line(error)}"
         raise CannotRunError(Problem(what=what, remedy=f"see what nvidia-smi says; {WITHOUT_GPU}")) from error
     limits, ranks = host_limits(root), group.local_size
     if host_memory is None:
@@ -87,7 +87,7 @@ def _refuse_other_builds() -> None:
     try:
         torch.cuda.init()
     except RuntimeError as error:
-        what = f"no GPU here: {_first_line(error)}"
+        what = f"no GPU here: {first_line(error)}"
         raise CannotRunError(Problem(what=what, remedy=WITHOUT_GPU)) from error
 
 
@@ -141,7 +141,3 @@ def _warnings(wanted: int, ranks: int, limits: HostLimits, card: Card) -> list[s
             f"card and slot could do {card.max_generation} x{card.max_width}."
         )
     return found
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

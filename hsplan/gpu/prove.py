@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from hsplan.engines import Pools
 from hsplan.gpu.decode import Decode, Sizes
 from hsplan.gpu.faults import Fault
+from hsplan.gpu.group import Report
 from hsplan.gpu.index_keys import IndexKeys
 from hsplan.gpu.offsets import wrong_far_rows
 from hsplan.gpu.place import Place
@@ -17,7 +17,6 @@ from hsplan.gpu.pools import RankPools, index_layers
 from hsplan.measurement import Check, Run
 from hsplan_kernels import pattern
 
-Report = Callable[[str, int, int], None]
 Stored = list[tuple[torch.Tensor, torch.Tensor]]
 SYNC_STEPS = 25
 WARM_SHARE = 10  # the first tenth of the steps starts cold and does not count in the miss share

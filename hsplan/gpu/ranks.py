@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import msgspec
 import torch
 
 from hsplan.capacity import host_pools
 from hsplan.errors import CannotRunError, InputError, Problem
 from hsplan.gpu.faults import Fault
-from hsplan.gpu.group import Group
+from hsplan.gpu.group import Group, Report
 from hsplan.gpu.numa import node_of, stay_at
 from hsplan.gpu.nvml import read_bus
 from hsplan.gpu.place import Place
@@ -22,7 +20,6 @@ from hsplan.result import Plan
 
 SILENCE_S = 180.0  # the longest stage without a word, pinning of host memory aside
 PINNED_BYTES_S = 10**9  # the slowest machines pin so many
-Report = Callable[[str, int, int], None]
 
 
 def check_ranks(plan: Plan, ranks: int, *, gpu: bool, steps: int | None, fault: Fault | None) -> None:

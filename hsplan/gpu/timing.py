@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 
 from hsplan.gpu.decode import Decode
-from hsplan.gpu.group import Alone
-from hsplan.gpu.link import ceiling
+from hsplan.gpu.group import Alone, Report
+from hsplan.gpu.link import Start, ceiling
 from hsplan.measurement import LinkRate, Percentiles, Timing
 from hsplan_kernels import backup
 
@@ -18,10 +18,6 @@ MODES: tuple[Mode, ...] = ("eager", "graph", "graph, backup")
 STEPS = 200
 ALONE_STEPS = 50
 BACKUP_GB_S = 50  # enough prompt pages are under way to keep the link's other direction busy for a whole step
-Report = Callable[[str, int, int], None]
-
-
-Start = Callable[[], None]
 
 
 def time_steps(

@@ -8,7 +8,7 @@ Without a GPU the kernels run on Triton's interpreter, on pools of a few layers 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ from hsplan.engines import Line
 from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.decode import Sizes
 from hsplan.gpu.faults import CAUGHT_BY, Fault
-from hsplan.gpu.group import ALONE, Alone
+from hsplan.gpu.group import ALONE, Alone, Report
 from hsplan.gpu.grow import confirm_tokens
 from hsplan.gpu.link import measure_link
 from hsplan.gpu.nvml import read_clock_mhz
@@ -42,7 +42,6 @@ FAULT_STEPS = 40
 INTERPRETER_STEPS = 6
 WORKING_BYTES = 6 * GIB  # of the GPU, for traces, state and checks beside the pools
 LINK_ROWS = (256, 4096, 16384)
-Report = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
