@@ -181,11 +181,11 @@ def _verdict(
     most = launch.loaded.spec.deployment.max_total_tokens
     if most is not None and most < pools.page_tokens:
         return "max_total_tokens is less than a page", lambda: f"max_total_tokens of {pools.page_tokens} or more"
-    if pools.tokens.best == 0 and pools.refusal is None:
-        return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if pools.refusal is not None:
         cure = pools.refusal.cure
         return pools.refusal.why, lambda: cure
+    if pools.tokens.best == 0:
+        return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:
         needed = _memory_for_pools(launch, pools)
         kept = size(needed - pools.host_bytes * host_pools(launch, pools))
