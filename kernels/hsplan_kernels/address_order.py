@@ -3,14 +3,14 @@ Address order: the misses of a whole batch, bucket by bucket of host rows, so th
 
 In a pool of many GiB the GPU spends its time looking addresses up; neighbours in time that are neighbours in memory
 share what was looked up. `resolve` counts its misses per bucket, its last program turns the counts into positions,
-and one more launch writes the order.
+and one more launch writes the order. No launch is made ready early here: that took 13 to 25 µs more over 2.6 GiB, and
+saved 1.5 µs over 10.
 """
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hsplan_kernels.victims import one_a_lane
 
@@ -64,12 +64,8 @@ def write_order(
     CHUNK: tl.constexpr,
     BUCKETS: tl.constexpr,
     BUCKET_BITS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ) -> None:
     """Write the rows of the plan in address order: one program a request."""
-    if OVERLAP:
-        gdc_wait()
-        gdc_launch_dependents()
     i_n = tl.program_id(0).to(tl.int64)
     count = tl.load(p_counts + i_n)
     for start in range(0, count, CHUNK):
@@ -94,12 +90,8 @@ def copy_in_order(
     UNITS: tl.constexpr,
     TILE: tl.constexpr,
     REQUESTS: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ) -> None:
     """Load the rows in the order that was written: `UNITS` pieces of 16 bytes each, one piece a lane."""
-    if OVERLAP:
-        gdc_launch_dependents()
-        gdc_wait()
     o_n = tl.arange(0, REQUESTS)
     total = tl.sum(tl.load(p_counts + o_n, mask=o_n < n, other=0), 0).to(tl.int64) * UNITS
     o_word = tl.arange(0, 2)[None, :]

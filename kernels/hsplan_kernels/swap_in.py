@@ -4,8 +4,8 @@ Swap-in: resolve top-k token ids to hot-buffer rows, evict the least recently us
 Two launches. `resolve` runs one program a request: a token→slot map that survives between steps answers hits with K
 lookups; only when something misses, a few passes over the slots find the victims (`victims`). `copy_planned` spreads
 all missed rows of the batch over a fixed grid and reads them from pinned host memory by pointer; where the host pool
-is large, in address order, which takes a launch more (`address_order`). Each launch is made ready while the one
-before it ends, and waits for it. No host sync, no allocation.
+is large, in address order, which takes a launch more (`address_order`). Launches without address order are made ready
+while the one before ends, and wait for it. No host sync, no allocation.
 
 Eviction order: step of last use, then token id, smaller first.
 """
@@ -59,6 +59,7 @@ def resolve(
         raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots or {MAX_TOP_K}")
     if plan.sorted_src is not None and state.host_limit > BUCKETS << plan.bucket_bits:
         raise ValueError(f"a plan for fewer than {state.host_limit} host rows: give new_plan pool_rows")
+    overlap = plan.sorted_src is None and _can_overlap(top_k)
     warps = max(RESOLVE_WARPS, triton.next_power_of_2(state.slots) // SLOTS_PER_WARP)
     _resolve[(n,)](
         top_k,
@@ -86,9 +87,9 @@ def resolve(
         CHUNK=min(k, CHUNK),
         BUCKETS=BUCKETS if plan.sorted_src is not None else 0,
         BUCKET_BITS=plan.bucket_bits,
-        OVERLAP=_can_overlap(top_k),
+        OVERLAP=overlap,
         num_warps=warps,
-        launch_pdl=_can_overlap(top_k),
+        launch_pdl=overlap,
     )
     if n < plan.counts.shape[0]:
         plan.counts[n:].zero_()
@@ -105,9 +106,7 @@ def resolve(
             CHUNK=min(k, address_order.CHUNK),
             BUCKETS=BUCKETS,
             BUCKET_BITS=plan.bucket_bits,
-            OVERLAP=_can_overlap(top_k),
             num_warps=address_order.WARPS,
-            launch_pdl=_can_overlap(top_k),
         )
 
 
@@ -157,9 +156,7 @@ def _copy_sorted(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
         UNITS=host.shape[1] // 16,
         TILE=address_order.COPY_UNITS,
         REQUESTS=triton.next_power_of_2(n),
-        OVERLAP=_can_overlap(device),
         num_warps=address_order.COPY_WARPS,
-        launch_pdl=_can_overlap(device),
     )
 
 

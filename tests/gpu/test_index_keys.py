@@ -101,7 +101,7 @@ def test_an_elided_layer_stays_without_pages(keys):
 def test_an_elided_layer_that_is_written_spoils_the_keys_of_its_owner(device, ints, slots):
     keys = IndexKeys(layers_of(PAGES, device), 2, "elided-layer-written")
     wrong = 0
-    for at in range(8):  # layer 1 writes into layer 0: on a GPU either may come last
+    for at in range(64):  # layer 1 writes into layer 0: on a GPU either may come last
         keys.store(ints(TOKENS), slots((at, 64 + at)))
         wrong += keys.wrong_keys(ints(TOKENS), slots((at, 64 + at)))
-    assert 1 <= wrong <= 16
+    assert 1 <= wrong <= 128
