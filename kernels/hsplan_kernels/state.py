@@ -56,8 +56,8 @@ class MissPlan:
 
     `src`: int64 [n, K] host pool rows, `dst`: int32 [n, K] device rows, `counts`: int32 [n] of each request.
     `scratch`: int64 [n, K], used within a call. `sorted_src`, `sorted_dst`: None where host pools are small, else
-    [n × K]: the same rows for all requests together, roughly by address; `buckets`: int32, to count them with, a
-    bucket being 2^`bucket_bits` host rows.
+    [n × K]: the same rows for all requests together, roughly by address. Used to find that order: `buckets`, int32, to
+    count the rows with, a bucket being 2^`bucket_bits` host rows; `numbers`, int32 [n, K], of a row in its bucket.
     """
 
     src: torch.Tensor
@@ -66,6 +66,7 @@ class MissPlan:
     scratch: torch.Tensor
     sorted_src: torch.Tensor | None
     sorted_dst: torch.Tensor | None
+    numbers: torch.Tensor
     buckets: torch.Tensor
     bucket_bits: int
 
@@ -114,6 +115,7 @@ def new_plan(requests: int, top_k: int, device: torch.device | str, *, pool_rows
         scratch=torch.zeros((requests, top_k), dtype=torch.int64, device=device),
         sorted_src=torch.zeros_like(src).view(-1) if in_order else None,
         sorted_dst=torch.zeros_like(dst).view(-1) if in_order else None,
-        buckets=torch.zeros(2 * BUCKETS + 1, dtype=torch.int32, device=device),
+        numbers=torch.zeros_like(dst),
+        buckets=torch.zeros(BUCKETS + 1, dtype=torch.int32, device=device),
         bucket_bits=max((pool_rows - 1).bit_length() - BUCKETS.bit_length() + 1, 0),
     )

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hsplan_kernels import address_order
-from hsplan_kernels.address_order import close_buckets, copy_in_order, count_in_buckets, write_order
+from hsplan_kernels.address_order import copy_in_order, count_in_buckets, write_order
 from hsplan_kernels.state import BUCKETS, MissPlan, SwapState
 from hsplan_kernels.victims import oldest, one_a_lane, ranks
 
@@ -76,6 +76,7 @@ def resolve(
         plan.src,
         plan.dst,
         plan.counts,
+        plan.numbers,
         plan.buckets,
         state.host_limit,
         state.max_tokens,
@@ -98,7 +99,7 @@ def resolve(
             plan.src,
             plan.dst,
             plan.counts,
-            plan.scratch,
+            plan.numbers,
             plan.buckets,
             plan.sorted_src,
             plan.sorted_dst,
@@ -181,6 +182,7 @@ def _resolve(
     p_src,
     p_dst,
     p_counts,
+    p_numbers,
     p_buckets,
     host_limit,
     max_tokens,
@@ -238,6 +240,7 @@ def _resolve(
             p_src + entry,
             p_dst + entry,
             p_scratch + entry,
+            p_numbers + entry,
             p_buckets,
             ids,
             host,
@@ -258,8 +261,6 @@ def _resolve(
         loaded = tl.load(p_where + ids, mask=backed, other=-1).to(tl.int32)
         result = tl.where(backed, base + loaded, result)
     tl.store(p_out + i_n * K + o_k, result)
-    if BUCKETS:
-        close_buckets(p_buckets, BUCKETS)
 
 
 @triton.jit
@@ -270,6 +271,7 @@ def _make_room(
     p_src,
     p_dst,
     p_scratch,
+    p_numbers,
     p_buckets,
     ids,
     host,
@@ -287,6 +289,8 @@ def _make_room(
     BUCKET_BITS: tl.constexpr,
 ):
     """Give each of the first a slot of the oldest, and write the plan."""
+    if BUCKETS:
+        number = count_in_buckets(p_buckets, host, first, BUCKET_BITS)  # under way while victims are found
     o_s = one_a_lane(SLOTS)
     step = tl.maximum(tl.load(p_steps + o_s, mask=o_s < B, other=now), -1)
     token = tl.load(p_tokens + o_s, mask=o_s < B, other=-1)
@@ -296,14 +300,14 @@ def _make_room(
     # Both lists are written by number and read back by number; device rows then take the place of the missed ids.
     tl.store(p_src + rank, host, mask=first)
     tl.store(p_dst + rank, ids, mask=first)
+    if BUCKETS:
+        tl.store(p_numbers + rank, number, mask=first)
     # Equal empty slots can be too many: the first ones serve.
     tl.store(p_scratch + at, (token.to(tl.int64) << 32) | o_s, mask=chosen & (at < count))
     tl.debug_barrier()
     for start in range(0, count, CHUNK):
         o_m = start + one_a_lane(CHUNK)
         _replace(p_steps, p_tokens, p_where, p_dst, p_scratch, now, base, o_m, o_m < count, B)
-        if BUCKETS:
-            count_in_buckets(p_src + o_m, p_buckets, p_scratch + o_m, o_m < count, BUCKET_BITS)
 
 
 @triton.jit
