@@ -20,7 +20,8 @@ def explanation(plan: Plan) -> str:
         entry = priced(plan, name)
         if entry is not None and name != first.name:
             different = [formula for formula in _formulas(entry) if formula not in known]
-            parts.append(_section(f"{name}, where it differs:", different))
+            title = f"{name}, where it differs:" if different else f"{name}: the same as {first.name}"
+            parts.append(_section(title, different))
     return "\n\n".join(parts)
 
 

@@ -113,6 +113,11 @@ def test_explain_shows_each_formula_with_its_source(run, glm):
     assert "requests by hot buffers: 1,981,504 device tokens // 4,160 a request = 476" in words
 
 
+def test_explain_says_of_a_scenario_that_changes_nothing_that_it_is_the_same(run):
+    out = run("estimate", "deepseek-v4-flash", "--explain")[1]  # no layer of it shares a top-k
+    assert "\n\nelided: the same as baseline\n\noffload, where it differs:\n" in out
+
+
 def test_explain_and_json_exclude_each_other(run, glm):
     assert run("estimate", glm, "--explain", "--json") == (
         2,

@@ -3,6 +3,8 @@
 import json
 import re
 
+import pytest
+
 VLLM = ("--engine", "vllm@0.33.0", "--gpu", "h200", "--kv-budget", "30GiB", "--max-model-len", "131072")
 
 
@@ -105,6 +107,19 @@ def test_the_calculator_is_a_preset(run):
     assert out.splitlines()[0].startswith("glm-5.3-fp8: vllm-calculator 2026-09-08, 8 × h200, tp 8")
     assert _row(out, "requests of 81,920")[1::2] == ["4", "39"]
     assert _row(out, "host GiB, node")[3] == "134.00"
+
+
+@pytest.mark.parametrize(
+    ("named", "said"),
+    [
+        (("--engine", "vllm"), "engine vllm is not asked: the preset stands in its place"),
+        (("--engine", "sglang@0.5.17"), "engine sglang 0.5.17 is not asked: the preset stands in its place"),
+    ],
+)
+def test_an_engine_that_is_named_beside_the_preset_is_said_not_to_be_asked(run, named, said):
+    arguments = ("estimate", "glm-5.3-fp8", "--preset", "vllm-calculator", "--json")
+    assert said in json.loads(run(*arguments, *named)[1])["notes"]
+    assert not any("not asked" in note for note in json.loads(run(*arguments)[1])["notes"])
 
 
 def test_an_unknown_preset_is_refused(run, glm):

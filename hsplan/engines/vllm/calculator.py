@@ -7,6 +7,8 @@ weight constants, a flat reserve, 4,096 hot rows, whole requests only, and no ro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
 from hsplan.engines.base import (
@@ -94,7 +96,7 @@ class Calculator:
             ranks_per_node=ranks.per_node,
             data_parallel=deployment.dp,
             context_len=loaded.spec.workload.context,
-            notes=(f"preset {NAME}: the figures of {SOURCE}, not of a release, for the FP8 checkpoint",),
+            notes=tuple(_notes(deployment)),
             not_modelled=("MTP, and what the page leaves out: see the figures of the release",),
             extra=Extra(
                 row=row,
@@ -208,6 +210,14 @@ def _layers(launch: Launch, scenario: Scenario) -> Layers:
 
 def _line(name: str, size: int, formula: str) -> Line:
     return Line(name=name, bytes=size, formula=formula, evidence="assumed")
+
+
+def _notes(deployment: Deployment) -> Iterator[str]:
+    yield f"preset {NAME}: the figures of {SOURCE}, not of a release, for the FP8 checkpoint"
+    plain = Deployment(gpu=deployment.gpu)
+    release = "" if deployment.release == plain.release else f" {deployment.release}"
+    if release or deployment.engine != plain.engine:
+        yield f"engine {deployment.engine}{release} is not asked: the preset stands in its place"
 
 
 def _check(loaded: Loaded, gpu: str, shape: tuple[int, int]) -> None:
