@@ -81,9 +81,27 @@ def lift(
     """
     The cheapest change that lifts the binding limit: up to the next one, and no further than the GPU has room.
 
-    A plan that does not fit (`fits`) is lifted as it is: what cures it is said elsewhere.
+    Of limits that bind alike it lifts the first, and names the others. A plan that does not fit (`fits`) is lifted as
+    it is: what cures it is said elsewhere.
     """
-    binding = min(limits, key=lambda name: limits[name])
+    now = min(limits.values())
+    binding, *alike = (name for name, value in limits.items() if value == now)
+    change = _change(binding, launch, scenario, pools, limits, step, retry, fits=fits)
+    also = f"{' and '.join(alike)} bind{'' if len(alike) > 1 else 's'} at {now:,} as well"
+    return f"{change}; {also}" if alike else change
+
+
+def _change(
+    binding: str,
+    launch: Launch,
+    scenario: Scenario,
+    pools: Pools,
+    limits: dict[str, int],
+    step: WholeStep,
+    retry: Retry,
+    *,
+    fits: bool,
+) -> str:
     now = limits[binding]
     nxt = min((value for name, value in limits.items() if name != binding), default=0)
 
@@ -99,7 +117,9 @@ def lift(
             ranks = launch.cap_ranks
             highest = min(nxt, MOST_REQUESTS // ranks)
             cap = _largest(now + 1, highest, lambda n: holds(n, retry(max_running_requests=n * ranks)))
-            return MORE_ROOM if cap is None else f"max_running_requests {cap * ranks:,}"
+            if cap is None:
+                return "a higher max_running_requests" if nxt == now else MORE_ROOM
+            return f"max_running_requests {cap * ranks:,}"
         case "hot_buffer":
             slots = floor_to(pools.hot_pool_tokens // max(nxt, 1) - pools.page_tokens, pools.page_tokens)
             slots = max(slots, launch.model.index_topk or 0)

@@ -88,6 +88,13 @@ def test_the_request_cap_binds_and_raising_it_lifts_the_limit_as_far_as_it_says(
     assert requests("elided", max_running_requests=38)["requests"] == 38
 
 
+def test_the_lift_names_the_limits_that_bind_alike():
+    """38 requests fit the GPU, and no more may run; more room alone would change nothing."""
+    found = requests("elided", max_running_requests=38)
+    assert found["binding"] == "gpu"
+    assert found["lift"] == "offload, more ranks, or a higher mem_fraction; max_running binds at 38 as well"
+
+
 def test_the_lift_of_the_request_cap_is_the_option_of_the_whole_deployment():
     found = requests("elided", max_running_requests=8, dp_attention=2)
     assert (found["requests"], found["lift"]) == (4, "max_running_requests 76")
