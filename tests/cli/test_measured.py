@@ -1,38 +1,16 @@
 """A measurement of a card as text: each table, with the figures that a reader would work out."""
 
+import msgspec
 import pytest
+from readings import GIB, MACHINE, WRONG, measurement
 
 import hsplan
 from hsplan.cli.measured import measured
-from hsplan.measurement import (
-    Check,
-    LineCheck,
-    LinkRate,
-    Machine,
-    Measurement,
-    Percentiles,
-    Run,
-    Timing,
-    TokenCheck,
-)
+from hsplan.measurement import LineCheck, LinkRate, Percentiles, Timing, TokenCheck
 
-GIB = 2**30
-FOUND = Measurement(
-    name="my-glm",
-    scenario="elided+offload",
-    injected=None,
-    caught=None,
-    machine=Machine(
-        gpu="NVIDIA H200",
-        memory_bytes=140 * GIB,
-        free_bytes=139 * GIB,
-        driver="580.1",
-        torch="2.11.0",
-        triton="3.6.0",
-        link_generation=5,
-        link_width=16,
-        host_bytes=96 * GIB,
-        warnings=("memlock is 8.00 MiB, the host pool wants 96.00 GiB: see ulimit -l.",),
+FOUND = measurement(
+    machine=msgspec.structs.replace(
+        MACHINE, warnings=("memlock is 8.00 MiB, the host pool wants 96.00 GiB: see ulimit -l.",)
     ),
     scaled=("pools of 62,080 device tokens instead of 64,000: host memory is smaller than planned",),
     link=(
@@ -47,20 +25,6 @@ FOUND = Measurement(
             scenario="elided", kv_budget_bytes=139 * GIB, predicted_tokens=2_000_000, confirmed_tokens=1_999_000
         ),
     ),
-    run=Run(
-        steps=1000,
-        requests=15,
-        context=32_768,
-        layers=78,
-        owners=21,
-        row_bytes=656,
-        top_k=2048,
-        slots=4096,
-        host_bytes=24 * GIB,
-        rows_checked=1,
-        rows_loaded=1,
-        miss_share=0.134,
-    ),
     timings=(
         Timing(
             mode="graph, backup",
@@ -71,7 +35,7 @@ FOUND = Measurement(
             ceiling_gb_s=40.0,
         ),
     ),
-    checks=(Check(name="rows", claim="they are right", passed=False, detail="3 rows are wrong"),),
+    checks=(WRONG,),
     not_checked=("weights: a placeholder of their size",),
 )
 

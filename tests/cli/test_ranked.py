@@ -2,15 +2,12 @@
 
 import msgspec
 import pytest
+from readings import GIB, MACHINE, RIGHT, RUN, WRONG, measurement
 
 import hsplan
 from hsplan.cli.ranked import ranked
-from hsplan.measurement import Check, Machine, Measurement, Percentiles, Run, Timing
+from hsplan.measurement import Check, Percentiles, Timing
 from hsplan.ranks import LeastTokens, NodeMemory, Rank, RanksMeasurement, SharedRate, Slowest
-
-GIB = 2**30
-RIGHT = Check(name="rows", claim="they are right", passed=True, detail="1,000 rows")
-WRONG = Check(name="rows", claim="they are right", passed=False, detail="3 rows are wrong")
 
 
 def timing(us):
@@ -28,41 +25,10 @@ def rank(number, *, check=RIGHT, alone_us=9000.0, together_us=11_000.0, rows=100
         clock_mhz=1980,
         alone_link=(),
         alone_timings=timing(alone_us),
-        measurement=Measurement(
-            name="my-glm",
-            scenario="elided+offload",
-            injected=None,
-            caught=None,
-            machine=Machine(
-                gpu="NVIDIA H200",
-                memory_bytes=140 * GIB,
-                free_bytes=139 * GIB,
-                driver="580.1",
-                torch="2.11.0",
-                triton="3.6.0",
-                link_generation=5,
-                link_width=16,
-                host_bytes=96 * GIB,
-                warnings=("memlock is 8.00 MiB",),
-            ),
+        measurement=measurement(
+            machine=msgspec.structs.replace(MACHINE, warnings=("memlock is 8.00 MiB",)),
             scaled=("pools of 62,080 device tokens instead of 64,000",),
-            link=(),
-            lines=(),
-            tokens=(),
-            run=Run(
-                steps=1000,
-                requests=15,
-                context=32_768,
-                layers=78,
-                owners=21,
-                row_bytes=656,
-                top_k=2048,
-                slots=4096,
-                host_bytes=24 * GIB,
-                rows_checked=1,
-                rows_loaded=rows,
-                miss_share=0.134,
-            ),
+            run=msgspec.structs.replace(RUN, rows_loaded=rows),
             timings=timing(together_us),
             checks=(check, Check(name="misses", claim="as many", passed=True, detail=f"{rows:,} rows loaded")),
             not_checked=("weights: a placeholder",),

@@ -1,69 +1,21 @@
-"""
-The way of a validation on a card, with a stand-in for the card: 20 GiB that are always free, memory of the CPU.
-
-The kernels are interpreted; the plan is small, so that nothing must be cut: two layers, hot buffers of 64 tokens.
-"""
+"""The way of a validation on a card, with a stand-in for the card; the kernels are interpreted."""
 
 from types import SimpleNamespace
 
 import msgspec
 import pytest
 import torch
+from stand_in import GIB, HOST_POOL, MACHINE, RATE, TIMING, StandIn, confirmed, tiny
 
 import hsplan
 from hsplan.errors import CannotRunError, InputError
 from hsplan.gpu import validate as whole
 from hsplan.gpu import verdicts
-from hsplan.gpu.place import Place
-from hsplan.measurement import LineCheck, LinkRate, Machine, Percentiles, Timing, TokenCheck
+from hsplan.measurement import LineCheck, TokenCheck
 from hsplan_kernels.memory import HostMemoryError
 
-GIB = 2**30
-PLAN = {
-    "name": "tiny",
-    "model": {
-        "architectures": ["GlmMoeDsaForCausalLM"],
-        "num_hidden_layers": 2,
-        "kv_lora_rank": 512,
-        "qk_rope_head_dim": 64,
-        "index_topk": 16,
-        "index_head_dim": 128,
-        "indexer_types": ["full", "shared"],
-    },
-    "weights": {"bytes_per_rank": "50MB"},
-    "deployment": {
-        "gpu": "h200",
-        "tp": 1,
-        "kv_cache_dtype": "fp8_e4m3",
-        "max_running_requests": 2,
-        "max_model_len": 256,
-        "max_total_tokens": 640,
-    },
-    "offload": {"device_buffer_size": 64},
-    "workload": {"context": 192},
-}
-HOST_POOL = 2 * (2 * 640 + 64) * 656
-MACHINE = Machine(
-    gpu="stand-in",
-    memory_bytes=24 * GIB,
-    free_bytes=20 * GIB,
-    driver=None,
-    torch="2.13.0",
-    triton="3.9.0",
-    link_generation=None,
-    link_width=None,
-    host_bytes=HOST_POOL,
-)
-RATE = LinkRate(driver="copy_engine", direction="h2d", gb_s=50.0)
-TIME = Percentiles(1.0, 2.0, 3.0)
-TIMING = Timing(mode="graph", steps=1, step_us=TIME, call_us=TIME, gb_s=30.0, ceiling_gb_s=40.0)
 FUNCTIONAL = ["pool rows", "64-bit offsets", "rows", "eviction order", "misses", "host rows", "index-K"]
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled for the GPU here")
-
-
-class StandIn(Place):
-    def free_bytes(self):
-        return 20 * GIB
 
 
 class Card:
@@ -74,7 +26,7 @@ class Card:
         self.asked = {}
         patch.setattr(whole, "Place", lambda _: StandIn("cpu"))
         patch.setattr(whole, "preflight", self.preflight)
-        patch.setattr(whole, "confirm_tokens", self.confirm_tokens)
+        patch.setattr(whole, "confirm_tokens", confirmed)
         patch.setattr(whole, "measure_link", self.measure_link)
         patch.setattr(whole, "time_steps", self.time_steps)
 
@@ -83,10 +35,6 @@ class Card:
         self.asked["preflight"] = (host_memory, needed_host_bytes)
         progress(1, 2)
         return self.machine
-
-    def confirm_tokens(self, plan, scenario, place):
-        del plan, place
-        return TokenCheck(scenario=scenario, kv_budget_bytes=GIB, predicted_tokens=1000, confirmed_tokens=1000)
 
     def measure_link(self, *, row_bytes, pool_bytes, rows_per_call, progress, group):
         del group
@@ -101,7 +49,7 @@ class Card:
         return (), (TIMING,)
 
     def validate(self, report=lambda *_: None, **options):
-        return whole.validate(hsplan.plan(PLAN), gpu=True, report=report, **options)
+        return whole.validate(hsplan.plan(tiny()), gpu=True, report=report, **options)
 
 
 @pytest.fixture
@@ -194,7 +142,7 @@ def test_a_machine_with_less_host_memory_runs_fewer_tokens_and_says_so(card):
 
 
 def test_a_fault_of_elided_layers_is_refused_before_anything_is_done(card):
-    plan = hsplan.plan({**PLAN, "model": {**PLAN["model"], "indexer_types": ["full", "full"]}})
+    plan = hsplan.plan(tiny(indexer_types=("full", "full")))
     with pytest.raises(InputError, match="needs a layer that shares top-k"):
         whole.validate(plan, gpu=True, fault="elided-layer-written", report=lambda *_: None)
     assert card.asked == {}
@@ -206,7 +154,7 @@ def test_a_fault_of_elided_layers_is_refused_before_anything_is_done(card):
 )
 def test_a_card_takes_1000_steps_and_40_for_a_fault_unless_told_otherwise(monkeypatch, options, steps):
     monkeypatch.setattr(whole, "_on_gpu", lambda _plan, steps, *_: SimpleNamespace(measurement=steps))
-    assert whole.validate(hsplan.plan(PLAN), gpu=True, report=lambda *_: None, **options) == steps
+    assert whole.validate(hsplan.plan(tiny()), gpu=True, report=lambda *_: None, **options) == steps
 
 
 def raising(error):
@@ -230,7 +178,7 @@ def raising(error):
 def test_memory_that_cannot_be_had_is_a_machine_that_cannot_run_it(monkeypatch, error, what, remedy):
     monkeypatch.setattr(whole, "_on_gpu", raising(error))
     with pytest.raises(CannotRunError) as caught:
-        whole.validate(hsplan.plan(PLAN), gpu=True, report=lambda *_: None)
+        whole.validate(hsplan.plan(tiny()), gpu=True, report=lambda *_: None)
     (problem,) = caught.value.problems
     assert (problem.what, problem.remedy) == (what, remedy)
 
@@ -238,7 +186,7 @@ def test_memory_that_cannot_be_had_is_a_machine_that_cannot_run_it(monkeypatch, 
 def test_an_error_that_is_not_the_cards_is_not_blamed_on_it(monkeypatch):
     monkeypatch.setattr(whole, "_on_gpu", raising(RuntimeError("shapes differ")))
     with pytest.raises(RuntimeError, match="shapes differ"):
-        whole.validate(hsplan.plan(PLAN), gpu=True, report=lambda *_: None)
+        whole.validate(hsplan.plan(tiny()), gpu=True, report=lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +195,7 @@ def test_an_error_that_is_not_the_cards_is_not_blamed_on_it(monkeypatch):
 )
 @pytest.mark.usefixtures("card")
 def test_tokens_are_confirmed_once_for_each_cache_that_the_engine_runs(types, names):
-    plan = hsplan.plan({**PLAN, "model": {**PLAN["model"], "indexer_types": types}})
+    plan = hsplan.plan(tiny(indexer_types=types))
     assert [check.scenario for check in whole._tokens(plan, StandIn("cpu"), lambda *_: None)] == names
 
 
@@ -270,6 +218,6 @@ def test_tokens_that_are_off_are_told_with_both_figures():
 
 @pytest.mark.parametrize(("free", "passed"), [(2_158_936_176, True), (2_158_936_175, False)])
 def test_room_must_hold_graphs_and_activations_to_the_byte(free, passed):
-    plan = hsplan.plan(PLAN)
+    plan = hsplan.plan(tiny())
     fit = verdicts.Fitted(plan=plan, entry=plan.scenarios["elided+offload"], weight_bytes=0, notes=())
     assert verdicts.room_check(fit, free).passed is passed

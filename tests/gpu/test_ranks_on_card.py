@@ -9,46 +9,17 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 import torch
+from stand_in import GIB, HOST_POOL, MACHINE, RATE, TIMING, StandIn, confirmed, tiny
 
 import hsplan
 from hsplan.gpu import link as linking
 from hsplan.gpu import timing as timings
 from hsplan.gpu import validate as whole
 from hsplan.gpu.group import ALONE, Alone
-from hsplan.gpu.place import Place
 from hsplan.gpu.verdicts import copies_check
-from hsplan.measurement import LinkRate, Machine, Percentiles, Timing, TokenCheck
+from hsplan.measurement import LinkRate
 from hsplan.ranks import Rank, combined
 
-GIB = 2**30
-MODEL = {
-    "architectures": ["GlmMoeDsaForCausalLM"],
-    "num_hidden_layers": 2,
-    "kv_lora_rank": 512,
-    "qk_rope_head_dim": 64,
-    "index_topk": 16,
-    "index_head_dim": 128,
-    "indexer_types": ["full", "shared"],
-}
-PLAN = {
-    "name": "tiny",
-    "model": MODEL,
-    "weights": {"bytes_per_rank": "50MB"},
-    "deployment": {
-        "gpu": "h200",
-        "tp": 2,
-        "kv_cache_dtype": "fp8_e4m3",
-        "max_running_requests": 2,
-        "max_model_len": 256,
-        "max_total_tokens": 640,
-    },
-    "offload": {"device_buffer_size": 64},
-    "workload": {"context": 192},
-}
-RATE = LinkRate(driver="copy_engine", direction="h2d", gb_s=50.0)
-TIME = Percentiles(1.0, 2.0, 3.0)
-TIMING = Timing(mode="graph", steps=1, step_us=TIME, call_us=TIME, gb_s=30.0, ceiling_gb_s=40.0)
-HOST_POOL = 2 * (2 * 640 + 64) * 656
 interpreted = pytest.mark.skipif(torch.cuda.is_available(), reason="the kernels are compiled for the GPU here")
 
 
@@ -84,34 +55,16 @@ def run(monkeypatch, group, **options):
     def preflight(*, host_memory, needed_host_bytes, progress, group):
         del progress
         asked["preflight"] = (host_memory, needed_host_bytes, group.local_size)
-        return Machine(
-            gpu="stand-in",
-            memory_bytes=24 * GIB,
-            free_bytes=20 * GIB,
-            driver=None,
-            torch="2.13.0",
-            triton="3.9.0",
-            link_generation=None,
-            link_width=None,
-            host_bytes=HOST_POOL,
-        )
-
-    def confirm(plan, scenario, place):
-        del plan, place
-        return TokenCheck(scenario=scenario, kv_budget_bytes=GIB, predicted_tokens=1000, confirmed_tokens=1000)
-
-    class StandIn(Place):
-        def free_bytes(self):
-            return 20 * GIB
+        return MACHINE
 
     monkeypatch.setattr(whole, "Place", lambda _: StandIn("cpu"))
     monkeypatch.setattr(whole, "preflight", preflight)
-    monkeypatch.setattr(whole, "confirm_tokens", confirm)
+    monkeypatch.setattr(whole, "confirm_tokens", confirmed)
     monkeypatch.setattr(whole, "measure_link", lambda **_: ((RATE,), (RATE, RATE)))
     monkeypatch.setattr(whole, "time_steps", lambda decode, alone, together, *_: asked.update(
         timing=(decode.sizes.requests, alone, together)) or ((TIMING,), (TIMING, TIMING)))  # fmt: skip
     options = {"gpu": True, "steps": 2, "host_memory": None, "fault": None, **options}
-    return whole.of_rank(hsplan.plan(PLAN), report=lambda *_: None, group=group, **options), asked
+    return whole.of_rank(hsplan.plan(tiny(tp=2)), report=lambda *_: None, group=group, **options), asked
 
 
 @interpreted
