@@ -48,6 +48,16 @@ def host_cure(launch: Launch, pools: Pools, needed: int, retry: Retry) -> str:
     return memory if whole is None else f"host_to_device_ratio {whole}, or {memory}"
 
 
+def length_cure(launch: Launch, scenario: Scenario, retry: Retry) -> str:
+    """A shorter context, or the largest whole ratio that leaves a device pool long enough for one request."""
+    shorter = f"a shorter context, or {MORE_ROOM}"
+    if not scenario.offload:
+        return shorter
+    ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
+    whole = _largest(1, ceil(ratio) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
+    return shorter if whole is None else f"host_to_device_ratio {whole}, or {shorter}"
+
+
 def headroom_cure(launch: Launch, pools: Pools, retry: Retry) -> str:
     """Fewer running requests when their tables are large enough to give the room, else a smaller pool."""
     ranks = launch.cap_ranks
@@ -81,11 +91,12 @@ def lift(
     """
     The cheapest change that lifts the binding limit: up to the next one, and no further than the GPU has room.
 
-    Of limits that bind alike it lifts the first, and names the others. A plan that does not fit (`fits`) is lifted as
-    it is: what cures it is said elsewhere.
+    Of limits that bind alike it lifts the first, and names the others; a host pool that holds what the GPU's does grows
+    with it. A plan that does not fit (`fits`) is lifted as it is: what cures it is said elsewhere.
     """
     now = min(limits.values())
     binding, *alike = (name for name, value in limits.items() if value == now)
+    alike = [name for name in alike if (binding, name) != ("gpu", "host")]
     change = _change(binding, launch, scenario, pools, limits, step, retry, fits=fits)
     also = f"{' and '.join(alike)} bind{'' if len(alike) > 1 else 's'} at {now:,} as well"
     return f"{change}; {also}" if alike else change

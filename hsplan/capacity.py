@@ -11,7 +11,7 @@ from math import ceil
 
 import msgspec
 
-from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, lift, time_cure
+from hsplan.advice import MORE_ROOM, Retry, headroom_cure, host_cure, length_cure, lift, time_cure
 from hsplan.engines import Budget, Explain, Launch, Pools, Scenario, Step
 from hsplan.host import available_bytes
 from hsplan.spec import Offload
@@ -103,7 +103,7 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     known = limits.known()
     binding = min(known, key=lambda name: known[name])
     headroom = budget.free_bytes - sum(line.bytes for line in pools.lines if line.place == "gpu")
-    why_not, find_cure = _verdict(launch, budget, pools, limits, headroom, step, retry, host_is_short=short)
+    why_not, find_cure = _verdict(launch, scenario, budget, pools, limits, headroom, step, retry, host_is_short=short)
     swap_in_ms = step.swap_in_ms(known[binding])
     return Capacity(
         requests=known[binding],
@@ -161,6 +161,7 @@ def host_pools(launch: Launch, pools: Pools) -> int:
 
 def _verdict(
     launch: Launch,
+    scenario: Scenario,
     budget: Budget,
     pools: Pools,
     limits: Limits,
@@ -196,8 +197,11 @@ def _verdict(
         return reason, lambda: headroom_cure(launch, pools, retry)
     if 0 in (limits.link, limits.tpot_ms):
         return step.too_long(), lambda: time_cure(pools, step, retry)
+    context = launch.loaded.spec.workload.context
+    if pools.takes_only_shorter_than(context):
+        reason = f"the engine takes no request longer than {pools.max_request_tokens:,} tokens"
+        return reason, lambda: length_cure(launch, scenario, retry)
     if min(limits.known().values()) == 0:
-        context = launch.loaded.spec.workload.context
         return f"not one request of {context:,} tokens fits", lambda: "a shorter context, or " + MORE_ROOM
     return "", str
 

@@ -7,7 +7,7 @@ plan(): from a spec to the capacity of a deployment, the whole flow on one scree
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,7 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
             *_calibrated_notes(calibration),
             *link_notes(scenarios),
             *_launched_notes(scenarios[as_launched]),
+            *_prompt_notes(scenarios[as_launched], loaded.spec.workload.context),
             *_bf16_notes(launch, scenarios[as_launched]),
         ),
         not_modelled=(*launch.not_modelled, *_not_loaded(scenarios)),
@@ -118,6 +119,22 @@ def _retry(engine: Engine, launch: Launch, scenario: Scenario, reference: Refere
 
 def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
+
+
+def _prompt_notes(entry: ScenarioPlan, context: int) -> Iterator[str]:
+    """How long prompts may be for so many requests, where each is read into the slots that hot buffers lie in."""
+    pools, capacity = entry.pools, entry.capacity
+    if pools is None or capacity is None or not pools.prompts_take_slots or not pools.hot_pool_tokens:
+        return
+    kept, requests = pools.hot_buffer_tokens + pools.hot_scratch_tokens, capacity.requests
+    longest = pools.hot_pool_tokens - (requests - 1) * kept - pools.page_tokens
+    if requests and longest < context:
+        few = 1 + max(pools.hot_pool_tokens - context - pools.page_tokens, 0) // kept
+        yield (
+            "until it is read, a prompt takes device slots for its whole length, beside the hot buffers of the others: "
+            f"all {requests:,} requests run together where a prompt and up to 4,096 tokens of its output are at most "
+            f"{max(longest, 0):,} tokens; at {context:,} tokens {few:,} do"
+        )
 
 
 def _bf16_notes(launch: Launch, entry: ScenarioPlan) -> tuple[str, ...]:

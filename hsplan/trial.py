@@ -23,9 +23,10 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     One way to run, and what it gives on one data-parallel rank.
 
     The first two are None without offload; `binding` is the limit that stopped the search: one of `estimate`'s, or
-    `headroom`, `engine` (it refuses more), `ratio` (none above 64 is tried), or `tokens_s` (more requests
-    yield less). `tokens_s` and `step_ms` are None without a known step; `swap_in_ms` is the part of the step that
-    loading takes. `max_model_len` is set where the given one starts with offload only: the longest that starts.
+    `headroom`, `engine` (it refuses more), `ratio` (none above 64 is tried), `length` (with a higher ratio the engine
+    takes no request so long), or `tokens_s` (more requests yield less). `tokens_s` and `step_ms` are None without a
+    known step; `swap_in_ms` is the part of the step that loading takes. `max_model_len` is set where the given one
+    starts with offload only: the longest that starts.
     """
 
     device_buffer_size: int | None
@@ -46,9 +47,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return self.requests if self.tokens_s is None else self.tokens_s
 
     @property
-    def worth(self) -> tuple[float, int, int]:
+    def worth(self) -> tuple[float, int, float, int]:
         """What is compared: the larger the better."""
-        return (self.yields, -self.host_bytes_per_node, -(self.device_buffer_size or 0))
+        return (self.yields, -self.host_bytes_per_node, -self.swap_in_ms, -(self.device_buffer_size or 0))
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -110,9 +111,12 @@ def _tried(cap: _Cap) -> Trial:
     last = "hot_buffer" in limits and limits["hot_buffer"] <= limits["gpu"]
     if requests:
         return Trial(_binding(cap, requests), setting=_setting(priced, cap.values, _binding(cap, requests)), last=last)
-    binding = _binding(cap, 0)
-    capacity = priced.launched.capacity
+    capacity, pools = priced.launched.capacity, priced.launched.pools
     assert capacity is not None  # noqa: S101 - a plan as launched is priced
+    assert pools is not None  # noqa: S101
+    if pools.takes_only_shorter_than(cap.plan.launch.loaded.spec.workload.context):
+        return Trial("length", why=capacity.why_not, last=True)  # a higher ratio has a smaller device pool
+    binding = _binding(cap, 0)
     return Trial(binding, why=capacity.why_not, last=last or binding in SLOW)
 
 

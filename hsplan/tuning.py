@@ -2,7 +2,8 @@
 The best offload settings of a deployment: hot-buffer size, host_to_device_ratio and running requests, searched.
 
 A setting is better when it yields more tokens a second (with `workload.step_ms`) or holds more requests (without),
-within `workload.tpot_ms` if that is given; of equals the one with the least host memory, then the smallest buffer.
+within `workload.tpot_ms` if that is given; of equals the one with the least host memory, then the least loading, then
+the smallest buffer.
 """
 
 from __future__ import annotations
@@ -85,8 +86,8 @@ def tuned(plan: Plan) -> Tuned:
 def _search(plan: Plan) -> tuple[Setting | LeftOut, ...]:
     """The best setting of each buffer size, or why it has none."""
     top_k, page = plan.launch.model.index_topk or 0, 64
-    sizes = {floor_to(int(top_k * share), page) for share in SLOT_SHARES}
-    return tuple(_of_size(plan, slots) for slots in sorted(sizes) if slots <= MOST_SLOTS)
+    sizes = {floor_to(min(int(top_k * share), MOST_SLOTS), page) for share in SLOT_SHARES}
+    return tuple(_of_size(plan, slots) for slots in sorted(sizes))
 
 
 def _of_size(plan: Plan, slots: int) -> Setting | LeftOut:

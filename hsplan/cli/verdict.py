@@ -48,9 +48,9 @@ def _here(plan: Plan, found: Tuned) -> str:
 
 def _both(best: Setting, without: Setting, ranks: int) -> str:
     """What all ranks give with offload and without."""
-    unit = "tokens a second" if best.tokens_s is not None else "requests"
     on_all = f" on {ranks} ranks" if ranks > 1 else ""
-    return f"{best.yields * ranks:,.0f} {unit}{on_all} with it, {without.yields * ranks:,.0f} without"
+    given = f"{best.yields * ranks:,.0f} tokens a second" if best.tokens_s else _requests(best.requests * ranks)
+    return f"{given}{on_all} with it, {without.yields * ranks:,.0f} without"
 
 
 def _requests(count: int) -> str:

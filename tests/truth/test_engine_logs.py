@@ -156,7 +156,7 @@ def test_host_pools_of_hicache_scale_as_44928_to_10296_bytes_before_0_5_22():
     assert launched["bytes_per_token"]["stored_index"] == 10_296
 
 
-def test_before_the_change_of_2026_08_10_a_hisparse_request_ends_at_the_device_tokens_less_6():
+def test_a_hisparse_request_ends_at_the_device_tokens_less_6():
     def longest(release: str) -> int:
         plan = hsplan.plan(
             "glm-5.2-fp8", gpu="h20", tp=8, kv_cache_dtype="fp8_e4m3", release=release, offload={},
@@ -165,9 +165,9 @@ def test_before_the_change_of_2026_08_10_a_hisparse_request_ends_at_the_device_t
         tokens: int = plan["scenarios"]["offload"]["max_request_tokens"]
         return tokens
 
-    assert longest("main-2026-07-01") == 181_946
-    assert longest("0.5.17") == 181_946
-    assert longest("0.5.18") == 363_904
+    assert longest("main-2026-07-01") == 181_946  # logged
+    # The workers of 0.5.17, 0.5.20, 0.5.22 and 0.5.23 have the same line.
+    assert longest("0.5.17") == longest("0.5.18") == longest("0.5.23") == 181_946
 
 
 def v4_flash(release: str, **flags: Any) -> dict[str, Any]:

@@ -111,10 +111,27 @@ def test_the_draft_pool_under_offload_is_that_of_the_release(release, kv_rows):
 # The request cap
 
 
-@pytest.mark.parametrize(("release", "longest"), [("0.5.17", 957_562), ("0.5.18", 1_048_576), ("0.5.23", 1_048_576)])
-def test_a_request_may_be_as_long_as_the_logical_pool_since_august_2026(release, longest):
-    """Before, it stopped six tokens short of the device pool; after, only the model's positions stop it."""
-    assert entry(release=release)["max_request_tokens"] == longest
+@pytest.mark.parametrize(("release", "tokens"), [("0.5.17", 957_568), ("0.5.18", 957_568), ("0.5.23", 957_568)])
+def test_a_request_stops_six_tokens_short_of_the_device_pool(release, tokens):
+    """Whatever host memory holds: #28753 lifted a check of PD decode, not the limit of the worker."""
+    found = entry(release=release)
+    assert found["max_total_num_tokens"] == tokens
+    assert found["max_request_tokens"] == tokens - 6
+    assert entry(release=release, disaggregation="decode")["max_request_tokens"] < tokens
+
+
+def test_a_ratio_that_leaves_too_few_device_tokens_for_a_request_does_not_fit_and_says_which_does():
+    """64 GiB // (51,168 + 10,296 × 27) in pages are 208,768 tokens; at ratio 12 393,280, at 11 417,920."""
+
+    def at(ratio):
+        spec = spec_of(
+            GLM_5_2, kv_budget="64GiB", max_running_requests=8, **PACKED, offload={"host_to_device_ratio": ratio}
+        )
+        return hsplan.plan(spec, context=400_000).to_dict()["scenarios"]["offload"]
+
+    assert at(27)["why_not"] == "the engine takes no request longer than 208,762 tokens"
+    assert at(27)["cure"].startswith("host_to_device_ratio 11, or a shorter context")
+    assert [at(ratio)["fits"] for ratio in (27, 12, 11)] == [False, False, True]
 
 
 # What the engine refuses

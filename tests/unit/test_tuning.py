@@ -23,7 +23,7 @@ DEPLOYMENTS = [
 def exhaustive(plan):
     """The most tokens a second over every ratio up to 64 and every buffer, each with all the requests it holds."""
     best = 0.0
-    for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576):
+    for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_704):
         for ratio in range(1, 65):
             values = {"device_buffer_size": slots, "host_to_device_ratio": ratio}
             found = most_by_counting_down(plan, **values)
@@ -130,12 +130,13 @@ def test_the_memory_that_a_cap_of_running_requests_takes_is_that_of_the_requests
 def test_what_binds_is_the_limit_that_stopped_the_search():
     # Ratio 7 would need 1,138 GiB of host memory on a node.
     sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384)
-    assert binding_of(tuned(planned(host_memory=2**40))) == dict.fromkeys(sizes, "host") | {24_576: "hot_buffer"}
+    hot = dict.fromkeys((24_576, 32_704), "hot_buffer")
+    assert binding_of(tuned(planned(host_memory=2**40))) == dict.fromkeys(sizes, "host") | hot
     slow = binding_of(tuned(planned(tpot_ms=20)))
     assert {slots for slots, binding in slow.items() if binding == "link"} >= {2048, 3072, 4096, 6144}
     assert slow[24_576] == "hot_buffer"
-    # More requests of so long a context would run at a ratio above 64; none is tried.
-    assert binding_of(tuned(planned(context=524_288)))[2048] == "ratio"
+    # At ratio 22 the device pool would be of 129,600 tokens, shorter than a request.
+    assert binding_of(tuned(planned(kv_cache_dtype="fp8_e4m3")))[2048] == "length"
     # A step that is nearly all loading: more requests read from a larger pool, at a lower rate.
     loading = tuned(planned(kv_cache_dtype="fp8_e4m3", step_ms={"fixed": 0.5}))
     assert binding_of(loading)[2048] == "tokens_s"
@@ -162,7 +163,7 @@ def test_vllm_is_compared_at_the_longest_max_model_len_that_starts_without_offlo
 def test_a_time_per_token_below_the_rest_of_the_step_is_named_as_the_cause():
     found = tuned(planned(tpot_ms=12))
     why = "no request meets the tpot_ms of 12: a step of one takes 12.30 ms even without loading"
-    sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576)
+    sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_704)
     assert found.left_out == tuple(LeftOut(slots, why) for slots in (None, *sizes))
     assert (found.top, found.gain, found.pays, found.pays_from) == (None, None, False, None)
     loading = tuned(planned(tpot_ms=13))
@@ -179,7 +180,7 @@ def test_a_time_per_token_below_the_rest_of_the_step_is_named_as_the_cause():
 
 def test_sizes_without_a_setting_say_why():
     found = tuned(planned(context=32_768, kv_cache_dtype="fp8_e4m3", host_memory=2**34))
-    assert len(found.left_out) == 8
+    assert len(found.left_out) == 9
     assert all(entry.why.startswith("the host pools need ") for entry in found.left_out)
     assert found.without.requests == 20
 

@@ -21,6 +21,7 @@ from hsplan.swapin import SwapIn
 from hsplan.units import GIB, TIB
 
 HOST_RESERVE_BYTES = 10 * GIB
+INPUT_RESERVE = 6  # tokens of the pool that the longest input leaves free
 DEFAULT_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
 LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
 MOST_STEPS = 4  # that a call of the speculative swap reads, the drafts and the token before them
@@ -89,6 +90,17 @@ class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
     host_bytes: int = 0
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+def longest_request(tokens: int, logical_tokens: int, context_len: int, *, offload: bool) -> int:
+    """
+    The longest request, tokens: under HiSparse no longer than the device pool less 6, whatever host memory holds.
+
+    The worker derives the longest input from the device pool (`TpModelWorker.get_worker_info` of 0.5.17, 0.5.20,
+    0.5.22 and 0.5.23; logged: 181,946 of 181,952). #28753 lifted a check of PD decode alone; #34345 was to lift this.
+    """
+    held = tokens - INPUT_RESERVE if offload else logical_tokens
+    return max(min(held, context_len), 0)
 
 
 def host_line(host_tokens: int, host_bytes: int, row_bytes: int, layers: int) -> Line:

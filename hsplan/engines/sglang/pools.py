@@ -5,7 +5,14 @@ from __future__ import annotations
 from hsplan.engines.base import Budget, Buffer, Launch, Layout, Line, Pools, Rates, Scenario, Step
 from hsplan.engines.sglang.buffers import offload_buffers, pool_buffers, request_buffers
 from hsplan.engines.sglang.cell import INDEX_BYTES
-from hsplan.engines.sglang.hisparse import HOST_RESERVE_BYTES, Offloaded, loads_of, offload_of, speculation_refusal
+from hsplan.engines.sglang.hisparse import (
+    HOST_RESERVE_BYTES,
+    Offloaded,
+    loads_of,
+    longest_request,
+    offload_of,
+    speculation_refusal,
+)
 from hsplan.engines.sglang.memory import after_pool_lines, workspace_bytes
 from hsplan.engines.sglang.requests import Requests, requests_of
 from hsplan.spec import Offload
@@ -42,7 +49,6 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
     )
     slots = offloaded.hot_tokens - row.page_tokens
     loads = loads_of(launch, layout, slots=slots) if scenario.offload else None
-    device_capped = scenario.offload and not release.has("logical_request_cap")
 
     def buffers() -> tuple[Buffer, ...]:
         held = offload_buffers(launch, layout, requests, slots, logical) if scenario.offload else ()
@@ -52,7 +58,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         tokens=tokens,
         logical_tokens=logical,
         request_cap=requests.cap,
-        max_request_tokens=max(min(tokens.best - 6 if device_capped else logical, launch.context_len), 0),
+        max_request_tokens=longest_request(tokens.best, logical, launch.context_len, offload=scenario.offload),
         page_tokens=page,
         host_tokens=offloaded.host_tokens,
         host_bytes=offloaded.host_bytes,
@@ -60,6 +66,7 @@ def pools_of(launch: Launch, scenario: Scenario, layout: Layout, budget: Budget)
         hot_buffer_tokens=offloaded.hot_tokens,
         hot_scratch_tokens=offloaded.scratch_tokens,
         hot_pool_tokens=tokens.best if scenario.offload else 0,
+        prompts_take_slots=deployment.disaggregation is None,
         swap_in=None if isinstance(loads, str) else loads,
         not_modelled=(loads,) if isinstance(loads, str) else (),
         refusal=speculation_refusal(launch, requests, slots) if scenario.offload else None,

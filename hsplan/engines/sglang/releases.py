@@ -41,7 +41,6 @@ SWITCHES = {
     "layer_split": "2026-07-09",  # #29421: CP layer split of DSA prefill nodes
     "true_row_charged": "2026-07-27",  # #31992: 656 B charged where stored; index × ratio under HiSparse
     "sm120_packed": "2026-07-28",  # #26928: GLM fp8 on SM12x packs rows
-    "logical_request_cap": "2026-08-10",  # #28753: requests up to the logical size under HiSparse
     "hisparse_sm120": "2026-08-11",  # #33075
     "hisparse_prefetch": "2026-08-11",  # #34329: miss plan shared with skip layers
     "elision": "2026-08-17",  # #30531: index-K elision, no indexer on skip layers, additive draft term
