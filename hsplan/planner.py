@@ -68,9 +68,10 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
         scenarios=scenarios,
         notes=(
             *_notes(loaded, launch),
-            *_calibrated_notes(calibration),
+            *_calibrated_notes(calibration, launch),
             *link_notes(scenarios),
             *_launched_notes(scenarios[as_launched]),
+            *_host_link_notes(scenarios[as_launched]),
             *_prompt_notes(scenarios[as_launched], loaded.spec.workload.context),
             *_bf16_notes(launch, scenarios[as_launched]),
         ),
@@ -121,6 +122,16 @@ def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
 
 
+def _host_link_notes(entry: ScenarioPlan) -> Iterator[str]:
+    """That the GPUs of a node are taken not to get in each other's way, where nothing else was said."""
+    loads = None if entry.pools is None else entry.pools.swap_in
+    if loads is not None and loads.gpus > 1 and loads.host_gb_s is None:
+        yield (
+            f"host memory is taken to feed the links of all {loads.gpus} GPUs of a node at once; "
+            "--host-gb-s says what it gives"
+        )
+
+
 def _prompt_notes(entry: ScenarioPlan, context: int) -> Iterator[str]:
     """How long prompts may be for so many requests, where each is read into the slots that hot buffers lie in."""
     pools, capacity = entry.pools, entry.capacity
@@ -157,11 +168,14 @@ def _not_loaded(scenarios: Mapping[str, ScenarioPlan]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(what for found in pools for what in found.not_modelled))
 
 
-def _calibrated_notes(calibration: Calibration | None) -> tuple[str, ...]:
+def _calibrated_notes(calibration: Calibration | None, launch: Launch) -> Iterator[str]:
     if calibration is None:
-        return ()
+        return
     runs = ", ".join(f"{run.fraction:g}" for run in calibration.runs)
-    return (f"the budget is calibrated by the log of {len(calibration.runs)} run(s) at memory fraction {runs}",)
+    yield f"the budget is calibrated by the log of {len(calibration.runs)} run(s) at memory fraction {runs}"
+    logged, planned = calibration.deployment.release, launch.release.name
+    if logged not in ("latest", planned):
+        yield f"the log is of release {logged}: what {planned} changes of the budget is as modelled, not as logged"
 
 
 def _notes(loaded: Loaded, launch: Launch) -> list[str]:
@@ -170,14 +184,25 @@ def _notes(loaded: Loaded, launch: Launch) -> list[str]:
         *launch.notes,
         *(f"not verified against an original: {what}" for what in loaded.unverified),
         *step_notes(loaded),
+        *_draft_notes(loaded),
         *([f"config fields ignored as harmless: {', '.join(ignored[:8])}"] if ignored else []),
     ]
 
 
+def _draft_notes(loaded: Loaded) -> Iterator[str]:
+    deployment = loaded.spec.deployment
+    if deployment.num_speculative_tokens and not deployment.draft_layers:
+        yield "tokens are drafted without layers of their own, as from n-grams: --draft-layers counts those of MTP"
+
+
 def step_notes(loaded: Loaded) -> list[str]:
-    """What the stored step profile is of, where a spec names one, and what tokens a second count with drafts."""
+    """What the stored step profile is of, what a wished time without a step means, and what tokens/s count."""
     workload, deployment = loaded.spec.workload, loaded.spec.deployment
     found = []
+    if workload.step is None and workload.tpot_ms is not None:
+        found.append(
+            f"tpot_ms {workload.tpot_ms:g} limits the loading alone: without --step-ms the rest of a step counts as 0"
+        )
     if isinstance(workload.step_ms, str):
         profile = step_profile(workload.step_ms)
         other = "; ".join(differences(loaded, profile))

@@ -165,10 +165,6 @@ def _notes(plan: Plan, found: Tuned) -> list[str]:
     notes = list((_used(found) or plan).notes)
     if workload.step is None and workload.tpot_ms is None:
         notes.append("without --step-ms the most requests are best, however long loading makes a step")
-    elif workload.step is None:
-        notes.append(
-            f"tpot_ms {workload.tpot_ms:g} limits the loading alone: without --step-ms the rest of a step counts as 0"
-        )
     length = _shortened(found)
     if length is not None:
         notes.append(

@@ -270,7 +270,7 @@ def _measurement(
     capacity = plan.scenarios[SCENARIO].capacity
     assert capacity is not None  # noqa: S101 - the scenario is available
     found = (
-        plan_check(capacity),
+        plan_check(SCENARIO, capacity),
         ledger_check(lines),
         *(token_check(check) for check in tokens),
         *([room] if room else []),

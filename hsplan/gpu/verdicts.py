@@ -11,13 +11,15 @@ from hsplan.measurement import Check, LineCheck, TokenCheck
 from hsplan.units import gib
 
 
-def plan_check(capacity: Capacity) -> Check:
-    """Whether the plan itself fits."""
-    text = (
-        capacity.why_not
-        or f"{capacity.requests:,} request{'' if capacity.requests == 1 else 's'}, {capacity.binding} binds"
+def plan_check(scenario: str, capacity: Capacity) -> Check:
+    """Whether the plan of a scenario fits."""
+    held = f"{capacity.requests:,} request{'' if capacity.requests == 1 else 's'}, {capacity.binding} binds"
+    return Check(
+        name="plan",
+        claim=f"the deployment fits as planned with {scenario}",
+        passed=capacity.fits,
+        detail=f"{scenario} does not fit: {capacity.why_not}" if capacity.why_not else held,
     )
-    return Check(name="plan", claim="the deployment fits as planned", passed=capacity.fits, detail=text)
 
 
 def ledger_check(lines: tuple[LineCheck, ...]) -> Check:

@@ -50,6 +50,16 @@ def test_the_file_makes_estimate_predict_the_server_with_another_fraction(run, l
     assert "the budget is calibrated by the log of 1 run(s) at memory fraction 0.7" in plan["notes"]
 
 
+def test_a_plan_of_another_release_than_the_log_says_so(run, log, tmp_path):
+    target = tmp_path / "server.json"
+    run("calibrate", *SPEC, "--log", log(), "-o", str(target))
+    note = "the log is of release main-2026-06-12: what 0.5.23 changes of the budget is as modelled, not as logged"
+    other = run("estimate", *SPEC[:-2], "--engine", "sglang@0.5.23", "--calibration", str(target), "--json")[1]
+    assert note in json.loads(other)["notes"]
+    same = run("estimate", *SPEC, "--calibration", str(target), "--json")[1]
+    assert not any("the log is of release" in found for found in json.loads(same)["notes"])
+
+
 def test_a_budget_that_is_the_same_in_two_digits_is_no_range_in_the_title(run, log, tmp_path):
     target = tmp_path / "server.json"
     run("calibrate", *SPEC, "--log", log(), "-o", str(target))

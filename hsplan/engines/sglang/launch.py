@@ -80,7 +80,7 @@ def _foreign_keys(loaded: Loaded, *, windowed: bool) -> Iterator[Problem]:
     deployment = loaded.spec.deployment
     for key in VLLM_KEYS:
         if getattr(deployment, key) != _DEFAULTS[key]:
-            remedy = "use dp_attention" if key == "dp" else "leave it out"
+            remedy = "plan one server; dp_attention is SGLang's own" if key == "dp" else "leave it out"
             yield Problem(
                 where=loaded.where(f"deployment.{key}"), what=f"{key} is a key of vLLM, not of SGLang", remedy=remedy
             )
