@@ -18,8 +18,10 @@ from hsplan.result import Plan
 
 SCHEMA = "hsplan.grid/1"
 GAIN = "runnable gain"
+FEW = 4  # plans whose notes are read
 TIMES = ("swap-in, ms", "step, ms", "tokens/s")
-HEADS = ("as launched", "KV row", "logical tokens", "requests", "binding", *TIMES, "fits", GAIN)
+IN_ALL = "in all"
+HEADS = ("as launched", "KV row", "logical tokens", "requests", IN_ALL, "binding", *TIMES, "fits", GAIN)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +31,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     form: Any = None
     fits: bool = False
     why_not: str = ""
-    unverified: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     error: HsplanError | None = None
 
 
@@ -74,19 +76,21 @@ def grid_json(found: Sequence[Outcome]) -> dict[str, Any]:
 def grid_table(found: Sequence[Outcome], varying: Sequence[str]) -> str:
     """One line a combination: its options, and the figures of the scenario as launched; times where any is known."""
     priced = [outcome for outcome in found if outcome.error is None]
-    known = [head for head in HEADS if head not in TIMES or any(outcome.form[head] != NONE for outcome in priced)]
-    wide = len(known) > len(HEADS) - len(TIMES)  # too many columns for one line of heads
+    ranked = any(outcome.form[IN_ALL] != outcome.form["requests"] for outcome in priced)
+    timed = {head for head in TIMES if any(outcome.form[head] != NONE for outcome in priced)}
+    known = [head for head in HEADS if head in timed or head not in (*TIMES, *([] if ranked else [IN_ALL]))]
+    wide = bool(timed) or ranked  # too many columns for one line of heads
     heads = [*varying, *(head.replace(" ", "\n") if wide else head for head in known)]
     rows = [[*_texts(outcome.options), *(outcome.form[head] for head in known)] for outcome in priced]
     lines = [table(heads, rows, left=[*range(len(varying) + 1), len(heads) - 1])]
+    if ranked:
+        lines.append(wrapped("in all: ", "requests of all data-parallel ranks; the other figures are of one"))
     if any(outcome.form[GAIN] != NONE for outcome in priced):
         lines.append(wrapped(f"{GAIN}: ", "logical tokens of the scenario named, of those that run, over as launched"))
     lines += (
         wrapped(f"{_named(outcome)}: ", f"does not fit: {outcome.why_not}") for outcome in priced if outcome.why_not
     )
-    unverified = dict.fromkeys(note for outcome in priced for note in outcome.unverified)
-    lines += (wrapped("note: ", note) for note in unverified)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_notes(priced)])
 
 
 def refusals(found: Sequence[Outcome]) -> Iterator[str]:
@@ -114,7 +118,7 @@ def _outcome(
         form=form,
         fits=plan.fits,
         why_not=launched(plan).capacity.why_not,
-        unverified=tuple(note for note in plan.notes if note.startswith("not verified")),
+        notes=tuple(plan.notes),
     )
 
 
@@ -127,6 +131,7 @@ def _cells(plan: Plan) -> dict[str, str]:
         f"{found.layout.row.bytes:,} B",
         number(found.pools.logical_tokens),
         number(capacity.requests if capacity.fits else None),
+        number(capacity.requests * plan.launch.data_parallel if capacity.fits else None),
         capacity.binding,
         *(milliseconds(time if capacity.fits else None) for time in (capacity.swap_in_ms, capacity.step_ms)),
         tokens_a_second(capacity.tokens_s if capacity.fits else None),
@@ -134,6 +139,18 @@ def _cells(plan: Plan) -> dict[str, str]:
         f"{percent(best[1])} {best[0]}" if best else NONE,
     )
     return dict(zip(HEADS, cells, strict=True))
+
+
+def _notes(priced: Sequence[Outcome]) -> Iterator[str]:
+    """What is not verified; of a few plans every note, with the plan that it is of where that is not all of them."""
+    if len(priced) > FEW:
+        unverified = (note for outcome in priced for note in outcome.notes if note.startswith("not verified"))
+        yield from (wrapped("note: ", note) for note in dict.fromkeys(unverified))
+        return
+    for note in dict.fromkeys(note for outcome in priced for note in outcome.notes):
+        of = [outcome for outcome in priced if note in outcome.notes]
+        where = "" if len(of) == len(priced) else f" on {'; '.join(map(_named, of))}"
+        yield wrapped(f"note{where}: ", note)
 
 
 def _named(outcome: Outcome) -> str:

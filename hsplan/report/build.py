@@ -66,6 +66,7 @@ def _planned(plan: Plan) -> Planned:
             *(LedgerLine(line.name, line.bytes, line.place, line.scope, "pool") for line in launched.pools.lines),
         ),
         left_out_bytes=launched.budget.free_bytes - launched.budget.kv_bytes.best,
+        data_parallel=launch.data_parallel,
     )
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from hsplan.report.value import Figures, Report
 
-HEAD = ("spec", "engine", "release", "gpu", "gpus", "context", "scenario", "as_launched")
+HEAD = ("spec", "engine", "release", "gpu", "gpus", "context", "data_parallel", "scenario", "as_launched")
 FIGURES = tuple(name for name in Figures.__struct_fields__ if name != "tokens_range")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -25,7 +25,9 @@ def report_csv(report: Report) -> str:
         plan = entry.planned
         for name, found in plan.scenarios.items():
             if found is not None:
-                head = [entry.name, plan.engine, plan.release, plan.gpu, plan.gpus, plan.context, name]
+                head = [
+                    entry.name, plan.engine, plan.release, plan.gpu, plan.gpus, plan.context, plan.data_parallel, name
+                ]  # fmt: skip
                 figures = msgspec.to_builtins(found)
                 writer.writerow(
                     [*map(_safe, head), name == plan.as_launched, *(_safe(figures[key]) for key in FIGURES)]

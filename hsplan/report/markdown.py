@@ -11,8 +11,9 @@ from hsplan.units import GIB
 MAX_CHARACTERS = 60_000
 MARKS = re.compile(r"([\\`*_\[\]#!|~<>&$@])")
 HEAD = """\
-| spec | engine | GPUs | as launched | tokens | logical tokens | requests | host GiB, node | headroom, GiB | fits |
-|---|---|---|---|---:|---:|---:|---:|---:|---|
+| spec | engine | GPUs | as launched | tokens | logical tokens | requests | DP ranks | in all | host GiB, node | \
+headroom, GiB | fits |
+|---|---|---|---|---:|---:|---:|---:|---:|---:|---:|---|
 """
 
 
@@ -43,7 +44,7 @@ def _shortened(lines: list[str], what: str, most: int) -> str:
 
 def _row(entry: Entry) -> str:
     if entry.planned is None:
-        cells = [escaped(entry.name), *["–"] * 8, "refused"]
+        cells = [escaped(entry.name), *["–"] * 10, "refused"]
     else:
         plan, found = entry.planned, entry.planned.launched
         cells = [
@@ -54,6 +55,8 @@ def _row(entry: Entry) -> str:
             f"{found.tokens:,}",
             f"{found.logical_tokens:,}",
             f"{found.requests:,}",
+            f"{plan.data_parallel:,}",
+            f"{found.requests * plan.data_parallel:,}",
             f"{found.host_bytes_per_node / GIB:,.2f}" if found.host_bytes_per_node else "–",
             f"{found.headroom_bytes / GIB:,.2f}",
             "yes" if found.fits else "**no**",

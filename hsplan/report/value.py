@@ -50,7 +50,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     """
     A spec that was priced; a scenario that is not available is null.
 
-    `settings` are all keys of the spec that differ from their defaults. `left_out_bytes` of a GPU are neither in a line
+    `settings` are all keys of the spec that differ from their defaults. `data_parallel` ranks have these figures each,
+    and together so many times the requests and tokens. `left_out_bytes` of a GPU are neither in a line
     that sizes the budget nor in the budget as launched: what the memory fraction leaves out.
     """
 
@@ -64,6 +65,7 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     scenarios: dict[str, Figures | None]
     ledger: tuple[LedgerLine, ...]
     left_out_bytes: Signed
+    data_parallel: Annotated[int, Meta(ge=1, le=2**62)] = 1  # reports of earlier versions lack it
 
     @property
     def launched(self) -> Figures:

@@ -118,6 +118,15 @@ def test_explain_says_of_a_scenario_that_changes_nothing_that_it_is_the_same(run
     assert "\n\nelided: the same as baseline\n\noffload, where it differs:\n" in out
 
 
+def test_a_grid_counts_the_requests_of_all_data_parallel_ranks(run, glm):
+    keys = ("--kv-budget", "64GiB", "--max-running-requests", "64")
+    out = run("estimate", glm, *keys, "--dp-attention", "1", "--dp-attention", "8")[1]
+    assert "in all: requests of all data-parallel ranks; the other figures are of one\n" in out
+    one, eight = (line.split() for line in out.splitlines() if line.startswith(("1 ", "8 ")))
+    # dp_attention, as launched, row and its unit, tokens, requests, in all; 64 GiB // 92,628 B are 741,824 tokens
+    assert (one[5:7], eight[5:7]) == (["22", "22"], ["8", "64"])
+
+
 def test_explain_and_json_exclude_each_other(run, glm):
     assert run("estimate", glm, "--explain", "--json") == (
         2,
@@ -169,15 +178,24 @@ def test_a_repeated_option_makes_a_grid_of_all_combinations(run, glm):
 def test_the_grid_table_has_one_line_for_each_combination(run, glm):
     code, out, err = run("estimate", glm, "--gpu", "h200", "--gpu", "gb300", "--kv-budget", "100GiB")
     assert (code, err) == (0, "")
-    head, _, *lines, gain, note = out.splitlines()
-    assert gain.startswith("runnable gain: logical tokens of the scenario named")
-    assert note.startswith("note: not verified against an original")
+    head, _, *lines = out[: out.index("runnable gain: ")].splitlines()
+    assert "\nrunnable gain: logical tokens of the scenario named" in out
+    assert "\nnote: not verified against an original" in out
+    # A note that not all plans have says whose it is.
+    assert "\nnote on gpu=gb300: link rates as measured on H200, scaled" in out
     assert head.split() == "gpu as launched KV row logical tokens requests binding fits runnable gain".split()
     # 100 GiB // (78 × 1152 + 21 × 132) and // (78 × 576 + 21 × 132), in pages of 64
     assert [line.split()[:5] for line in lines] == [
         ["h200", "elided", "1,152", "B", "1,159,168"],
         ["gb300", "elided", "576", "B", "2,251,008"],
     ]
+
+
+def test_a_grid_of_many_plans_has_only_the_notes_on_what_is_not_verified(run, glm):
+    gpus = [word for gpu in ("h200", "gb300", "b200", "b300", "h20-3e") for word in ("--gpu", gpu)]
+    out = run("estimate", glm, *gpus, "--kv-budget", "100GiB")[1]
+    assert "note: not verified against an original" in out
+    assert "note on" not in out
 
 
 def test_the_grid_table_has_times_where_they_are_known(run, glm):

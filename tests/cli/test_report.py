@@ -99,10 +99,35 @@ def rendered(text: str) -> list[list[str]]:
     return rows
 
 
+def test_requests_of_all_data_parallel_ranks_stand_beside_those_of_one(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("dp.yaml").write_text(
+        "model: glm-5.2-fp8\ndeployment: {gpu: h200, tp: 8, dp_attention: 8, kv_budget: 30GiB}\n"
+    )
+    assert run("report", "dp.yaml", "-o", "r.json", "--markdown", "r.md", "--csv", "r.csv", "--html", "r.html")[0] == 0
+    requests = json.loads(Path("r.json").read_text())["specs"][0]["planned"]["scenarios"]["elided"]["requests"]
+    head, row = rendered(Path("r.md").read_text())
+    assert dict(zip(head, row, strict=True))["DP ranks"] == "8"
+    assert dict(zip(head, row, strict=True))["in all"] == str(8 * requests)
+    lines = list(csv.DictReader(Path("r.csv").read_text().splitlines()))
+    assert {line["data_parallel"] for line in lines} == {"8"}
+    assert "figures of each of 8 data-parallel ranks" in Path("r.html").read_text()
+
+
+def test_a_report_of_an_earlier_version_has_one_rank(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("one.yaml").write_text("model: glm-5.2-fp8\ndeployment: {gpu: h200, tp: 8, kv_budget: 30GiB}\n")
+    run("report", "one.yaml", "-o", "new.json")
+    data = json.loads(Path("new.json").read_text())
+    assert data["specs"][0]["planned"].pop("data_parallel") == 1
+    Path("old.json").write_text(json.dumps(data))
+    assert run("check", "new.json", "--baseline", "old.json")[0] == 0
+
+
 def test_markdown_is_one_table_with_a_row_for_each_spec(made):
     rows = rendered(made[2]["r.md"])
     assert [row[0] for row in rows] == ["spec", *SPECS]
-    assert {len(row) for row in rows} == {10}
+    assert {len(row) for row in rows} == {12}
     assert rows[2][-1] == "yes"
     assert rows[4][-1] == "refused"
     assert made[2]["r.md"].startswith("### Capacity: 3 of 4 specs fit\n")
