@@ -206,6 +206,18 @@ def _verdict(
     return "", str
 
 
-def _memory_for_pools(launch: Launch, pools: Pools) -> int:
+def host_range_note(launch: Launch, pools: Pools) -> str:
+    """That host memory which holds the pools of the best figure does not hold those at most; empty where it does."""
+    fit, tokens = _host_tokens_that_fit(launch, pools), pools.tokens
+    if fit is None or pools.host_is_sized or not tokens.best or fit < pools.host_tokens:
+        return ""
+    if fit >= pools.host_tokens * tokens.high // tokens.best:
+        return ""
+    most = need(_memory_for_pools(launch, pools, pools.host_bytes * tokens.high // tokens.best))
+    return f"at {tokens.high:,} device tokens, the most, the host pools would need {most} on a node: more than is given"
+
+
+def _memory_for_pools(launch: Launch, pools: Pools, host_bytes: int | None = None) -> int:
     """The least memory of a node that takes all its host pools and what the engine keeps free, bytes."""
-    return ceil((pools.host_bytes * host_pools(launch, pools) + pools.host_reserve_bytes) / pools.host_share)
+    each = pools.host_bytes if host_bytes is None else host_bytes
+    return ceil((each * host_pools(launch, pools) + pools.host_reserve_bytes) / pools.host_share)

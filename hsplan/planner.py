@@ -13,7 +13,7 @@ from typing import Any
 
 from hsplan.advice import Retry
 from hsplan.calibration import Calibration, Reference, calibrated, read_calibration, reference_of
-from hsplan.capacity import Capacity, capacity_of
+from hsplan.capacity import Capacity, capacity_of, host_range_note
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
 from hsplan.errors import HsplanError
 from hsplan.families import LayerPlan, Model, read_model
@@ -71,7 +71,7 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
             *_calibrated_notes(calibration, launch),
             *link_notes(scenarios),
             *_launched_notes(scenarios[as_launched]),
-            *_host_link_notes(scenarios[as_launched]),
+            *_host_notes(launch, scenarios[as_launched]),
             *_prompt_notes(scenarios[as_launched], loaded.spec.workload.context),
             *_bf16_notes(launch, scenarios[as_launched]),
         ),
@@ -122,9 +122,14 @@ def _launched_notes(entry: ScenarioPlan) -> tuple[str, ...]:
     return tuple(note for part in (entry.budget, entry.pools) if part is not None for note in part.notes)
 
 
-def _host_link_notes(entry: ScenarioPlan) -> Iterator[str]:
-    """That the GPUs of a node are taken not to get in each other's way, where nothing else was said."""
-    loads = None if entry.pools is None else entry.pools.swap_in
+def _host_notes(launch: Launch, entry: ScenarioPlan) -> Iterator[str]:
+    """What of host memory is uncertain: whether it holds the most tokens, and whether it feeds all GPUs at once."""
+    pools = entry.pools
+    if pools is None:
+        return
+    if note := host_range_note(launch, pools):
+        yield note
+    loads = pools.swap_in
     if loads is not None and loads.gpus > 1 and loads.host_gb_s is None:
         yield (
             f"host memory is taken to feed the links of all {loads.gpus} GPUs of a node at once; "

@@ -45,3 +45,11 @@ def test_short_requests_and_decode_nodes_have_no_such_limit():
     assert noted("until it is read", PUBLISHED, context=4096) == []
     assert noted("until it is read", offload={"host_to_device_ratio": 14}, disaggregation="decode", **PACKED) == []
     assert len(noted("until it is read", offload={"host_to_device_ratio": 14}, **PACKED)) == 1
+
+
+def test_host_memory_that_holds_the_best_figure_only_is_said_not_to_hold_the_most():
+    # 16 requests' pools need 834.46 GiB and 10 beside; with 277,760 of 273,600 tokens 847.15 and 10, rounded up.
+    keys = {"kv_cache_dtype": "fp8_e4m3", "offload": {"host_to_device_ratio": 8}, "context": 131_072}
+    (note,) = noted("at 277,760 device tokens", "glm-5.3-fp8", host_memory="850GiB", **keys)
+    assert "would need 857.16 GiB on a node" in note
+    assert noted("at 277,760 device tokens", "glm-5.3-fp8", host_memory="860GiB", **keys) == []
