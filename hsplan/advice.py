@@ -18,6 +18,7 @@ from hsplan.wholestep import WholeStep
 MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
 LESS_BESIDE = "a lower mem_fraction, or a smaller chunked_prefill_size"
 MOST_REQUESTS = 2**24
+MOST_RATIO = 1000  # that a spec may have
 MOST_SLOTS = 2**15 - 1  # that engines count with 16 bits
 
 
@@ -123,6 +124,9 @@ def _change(
         # Tables and states grow with the cap and may leave less for the pool than it lets in.
         return more(outcome) and outcome is not None and outcome.requests >= requests
 
+    most = launch.loaded.spec.deployment.max_total_tokens
+    if binding in ("gpu", "host") and most is not None and pools.tokens.best + pools.page_tokens > most:
+        return "a higher max_total_tokens"
     match binding:
         case "max_running":
             ranks = launch.cap_ranks
@@ -152,8 +156,11 @@ def _change(
             offload = "offload, " if launch.can_offload else ""
             return f"{offload}more ranks, or a higher mem_fraction"
         case _ if limits.get("hot_buffer", 0) > limits["gpu"]:
-            memory = " and more host memory" if "host" in limits else ""
-            return f"a higher host_to_device_ratio{memory}, as long as the hot buffers still fit"
+            ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
+            for higher in (int(ratio) + 1, ceil(2 * ratio), ceil(4 * ratio)):
+                if higher <= MOST_RATIO and more(retry(host_to_device_ratio=higher)):
+                    return f"host_to_device_ratio {higher}"
+            return "more host memory, and a higher host_to_device_ratio" if "host" in limits else MORE_ROOM
         case _:
             return MORE_ROOM
 

@@ -21,6 +21,7 @@ from msgspec import Meta
 from hsplan.engines import Budget, Engine, Interval, Launch, Line
 from hsplan.errors import InputError, Problem, shown
 from hsplan.families import Model
+from hsplan.files import check_regular
 from hsplan.spec import Deployment, Loaded, Offload
 from hsplan.units import gib
 from hsplan.version import __version__
@@ -157,6 +158,7 @@ def read_calibration(path: Path) -> Calibration:
     """The calibration in a file; raises InputError for anything else."""
     where, remedy = str(path), "write one with `hsplan calibrate SPEC --log FILE -o FILE`"
     try:
+        check_regular(path)
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:

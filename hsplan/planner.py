@@ -15,7 +15,7 @@ from hsplan.advice import Retry
 from hsplan.calibration import Calibration, Reference, calibrated, read_calibration, reference_of
 from hsplan.capacity import Capacity, capacity_of, host_range_note
 from hsplan.engines import SCENARIOS, Engine, Launch, Scenario, engine_of
-from hsplan.errors import HsplanError
+from hsplan.errors import HsplanError, InputError, Problem
 from hsplan.families import LayerPlan, Model, read_model
 from hsplan.fitted import differences
 from hsplan.result import Plan, ScenarioPlan
@@ -46,6 +46,9 @@ def plan(
     loaded = load_spec(spec, overrides)
     if isinstance(calibration, str | os.PathLike):
         calibration = read_calibration(Path(calibration))
+    elif not isinstance(calibration, Calibration | None):
+        what = f"a calibration is what `hsplan calibrate` made or its file, not {type(calibration).__name__}"
+        raise InputError(Problem(where="calibration", what=what, remedy="give the path of the file"))
     return _plan(loaded, read_model(loaded), calibration)
 
 

@@ -9,6 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from hsplan.units import ROUNDING_MS
+
 DATA = Path(__file__).with_name("data")
 PREFIX = "steptime-"
 
@@ -36,7 +38,7 @@ class StepMs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def requests_within(self, tpot_ms: float, context: int, most: int) -> int:
         """The most requests of `context` tokens, up to `most`, whose step takes `tpot_ms` at most."""
-        room, each = tpot_ms - self.fixed, self.each(context)
+        room, each = tpot_ms - self.fixed + ROUNDING_MS, self.each(context)
         if room < 0:
             return 0
         return most if each == 0 else int(min(most, room / each))

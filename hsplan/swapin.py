@@ -15,6 +15,7 @@ import msgspec
 
 from hsplan.hardware import Gpu
 from hsplan.linkrate import Curve, shipped_curve
+from hsplan.units import ROUNDING_MS
 
 OWNER_US = 25  # resolving the top-k of a layer, and the launches
 COPY_SHARE = 0.95  # of a plain gather's rate
@@ -75,13 +76,13 @@ class SwapIn(msgspec.Struct, frozen=True, kw_only=True):
             beside_ms = None if step_ms is None else step_ms(requests)
             return (beside_ms or 0.0) + self.step_ms(requests, beside_ms)
 
-        low, high = 0, 1
-        while high < most and whole_ms(high) <= tpot_ms:
+        low, high, most_ms = 0, 1, tpot_ms + ROUNDING_MS
+        while high < most and whole_ms(high) <= most_ms:
             low, high = high, 2 * high
         high = min(high, most)
         while low < high:
             middle = (low + high + 1) // 2
-            low, high = (middle, high) if whole_ms(middle) <= tpot_ms else (low, middle - 1)
+            low, high = (middle, high) if whole_ms(middle) <= most_ms else (low, middle - 1)
         return low
 
     def formula(self, requests: int, step_ms: float) -> str:

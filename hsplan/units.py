@@ -12,6 +12,7 @@ UNITS = {
     "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
 }  # fmt: skip
 MAX_BYTES = 2**60
+ROUNDING_MS = 1e-9  # by which sums of times may miss what they are compared with
 _QUANTITY = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)")
 
 

@@ -7,6 +7,7 @@ import math
 import msgspec
 
 from hsplan.engines import Launch, Pools, Scenario
+from hsplan.units import ROUNDING_MS
 
 NO_LIMIT = 2**24  # a step that as many requests meet as max_running_requests may name limits nothing
 
@@ -76,7 +77,7 @@ class WholeStep(msgspec.Struct, frozen=True):
     @property
     def rest_is_too_long(self) -> bool:
         """Whether one request misses `tpot_ms` even without loading."""
-        return self.tpot_ms is not None and (self.rest_ms(1) or 0.0) > self.tpot_ms
+        return self.tpot_ms is not None and (self.rest_ms(1) or 0.0) > self.tpot_ms + ROUNDING_MS
 
     def enough(self, requests: int) -> str:
         """The `tpot_ms` that so many requests meet, in whole tenths."""

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from hsplan.cli.output import complain, emit, emit_json, wrapped, write_file
+from hsplan.cli.output import check_apart, complain, emit, emit_json, wrapped, write_file
 from hsplan.cli.report import file_option
 from hsplan.errors import InputError, Problem, printable, shown
 from hsplan.report import read_report
@@ -62,6 +62,8 @@ def check(
     if baseline is None and max_drop is not None:
         raise InputError(Problem(what="--max-drop compares with --baseline", remedy="give --baseline THEN"))
     limits = Limits(max_drop=_share(max_drop), min_tokens=min_tokens, max_host_bytes=_size(max_host))
+    for read in (now, baseline):
+        check_apart(path for path in (read, junit, output) if path is not None)
     found = compare(read_report(now), None if baseline is None else read_report(baseline), limits)
     failed = [finding for finding in found if not finding.passed]
     if junit is not None:

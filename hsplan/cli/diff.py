@@ -42,7 +42,7 @@ def diff(
         emit_json(found, output)
         return
     changed = [spec for spec in found.specs if spec.status != "same"]
-    same = f"{len(found.specs) - len(changed)} of {len(found.specs)} specs are the same"
+    same = f"{len(found.specs) - len(changed)} of {len(found.specs)} specs are the same as launched"
     emit("\n".join([*(line for spec in changed for line in _text(spec)), same]), output)
 
 

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import shutil
 import stat
 import sys
@@ -85,6 +86,18 @@ def write_bytes(path: Path, data: bytes) -> None:
         _replace(target, data, mode)
 
 
+def check_apart(paths: Iterable[Path]) -> None:
+    """Raise InputError where two of the files to read and write are one."""
+    seen: set[Path] = set()
+    for path in paths:
+        with _refusals(path):
+            target = path.expanduser().resolve()
+        if target in seen:
+            raise InputError(Problem(where=str(path), what="is given twice, and one would take the other's place",
+                                     remedy="give two files"))  # fmt: skip
+        seen.add(target)
+
+
 def check_target(path: Path) -> None:
     """Raise InputError where `write_file` would, but for full disks; nothing is left or changed."""
     with _refusals(path):
@@ -136,7 +149,7 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
 
 
 def _temporary(target: Path) -> Path:
-    return target.with_name(f".hsplan-{os.getpid()}.tmp")
+    return target.with_name(f".hsplan-{secrets.token_hex(8)}.tmp")
 
 
 def is_terminal() -> bool:

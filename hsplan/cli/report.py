@@ -9,15 +9,18 @@ from typing import Annotated
 import msgspec
 import typer
 
-from hsplan.cli.output import complain, emit, emit_json, write_file, write_json
+from hsplan.cli.output import check_apart, complain, emit, emit_json, write_file, write_json
 from hsplan.errors import CannotRunError, InputError, Problem, shown
+from hsplan.files import read_file
 from hsplan.measurement import SCHEMA, Measurement
 from hsplan.report import report as make_report
 from hsplan.report.csv import report_csv
 from hsplan.report.junit import report_junit
 from hsplan.report.markdown import markdown as report_markdown
 from hsplan.report.value import Entry
+from hsplan.units import MIB
 
+MAX_MEASUREMENT_BYTES = 64 * MIB
 EXAMPLE = "Example: hsplan report specs/*.yaml -o capacity.json --markdown summary.md --junit junit.xml"
 
 
@@ -52,6 +55,7 @@ def report(
     if html is not None:
         _need("jinja2", "matplotlib")
     _check_patterns(specs)
+    check_apart([path for path in (output, markdown, junit, html, csv) if path is not None])
     found = make_report(specs)
     if output is not None:
         write_json(found, output)
@@ -99,9 +103,10 @@ def _need(*modules: str) -> None:
 def _measurement(path: Path) -> Measurement:
     where = str(path)
     try:
-        found = msgspec.json.decode(path.read_bytes())
+        found = msgspec.json.decode(read_file(path, MAX_MEASUREMENT_BYTES))
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
             raise InputError(Problem(where=where, what=f"is no {SCHEMA}", remedy="write it with validate --json -o"))
         return msgspec.convert({key: found[key] for key in Measurement.__struct_fields__ if key in found}, Measurement)
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        raise InputError(Problem(where=where, what=f"cannot be read: {shown(str(error))}")) from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(Problem(where=where, what=f"cannot be read: {shown(reason)}")) from None

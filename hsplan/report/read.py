@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from hsplan.errors import InputError, Problem, shown
+from hsplan.files import check_regular
 from hsplan.report.value import SCHEMA, Report
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -21,6 +22,7 @@ def read_report(path: Path) -> Report:
     """The report in a file; raises InputError, of one line, for anything else."""
     where = str(path)
     try:
+        check_regular(path)
         with path.open("rb") as file:
             text = file.read(MAX_FILE_BYTES + 1)
         if len(text) > MAX_FILE_BYTES:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,11 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
 
     Raises InputError with at most ten problems, each with file, line, key and remedy.
     """
-    source = sources.from_mapping(spec) if isinstance(spec, Mapping) else sources.find(spec)
+    try:
+        overrides = {key: plain(value) for key, value in overrides.items()}
+        source = sources.from_mapping(plain(spec)) if isinstance(spec, Mapping) else sources.find(spec)
+    except RecursionError:
+        raise InputError(Problem(what="the spec is nested too deeply", remedy="no spec is")) from None
     document = source.document
     data = {"model": document.data, "deployment": {}} if source.is_config else document.data
     base = Path(document.origin).parent if not isinstance(spec, Mapping) else Path()
@@ -77,6 +81,26 @@ def load_spec(spec: str | os.PathLike[str] | Mapping[str, Any], overrides: Mappi
         folder=model_source.folder,
         unverified=model_source.document.unverified,
     )
+
+
+def plain(value: Any) -> Any:
+    """Mappings and sequences of any kind as dicts and lists, scalars of arrays as Python's; all else as it is."""
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Mapping):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    item = getattr(value, "item", None)
+    if callable(item):
+        try:
+            return item()
+        except (TypeError, ValueError, RuntimeError):  # an array of several
+            return value
+    return value
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def changed(loaded: Loaded, values: Mapping[str, Any]) -> Loaded:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import time
 import xml.etree.ElementTree as ET
@@ -286,7 +287,7 @@ workload: {context: 65536, step_ms: {fixed: 12}}
 def test_the_release_as_given_is_named_where_it_resolves_to_the_same(run, tmp_path):
     lines, found = diff_of(run, tmp_path, SERVED, SERVED.replace("{gpu:", "{release: 0.5.23, gpu:"))
     assert found["settings"] == [{"name": "release", "before": None, "after": "0.5.23"}]
-    assert lines == ["served: changed", "  release: – → 0.5.23", "0 of 1 specs are the same"]
+    assert lines == ["served: changed", "  release: – → 0.5.23", "0 of 1 specs are the same as launched"]
 
 
 def test_diff_names_added_removed_refused_and_readmitted_specs(run, tmp_path):
@@ -294,6 +295,31 @@ def test_diff_names_added_removed_refused_and_readmitted_specs(run, tmp_path):
     after = written(tmp_path / "b.json", report(spec("same"), spec("new"), refused("bad"), spec("good")))
     out = run("diff", before, after)[1]
     assert out.splitlines() == [
-        "new: added", "bad: refused", "good: readmitted", "gone: removed", "1 of 5 specs are the same",
+        "new: added", "bad: refused", "good: readmitted", "gone: removed", "1 of 5 specs are the same as launched",
     ]  # fmt: skip
     assert run("diff", before, written(tmp_path / "c.json", "{"))[0] == 2
+
+
+def test_two_files_to_write_are_two(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run("report", "glm-5.2-fp8", "-o", "same", "--markdown", "./same")
+    assert (code, err.splitlines()) == (
+        2, ["same: is given twice, and one would take the other's place", "  give two files"],
+    )  # fmt: skip
+    assert not Path("same").exists()
+    run("report", "glm-5.2-fp8", "-o", "r.json")
+    before = Path("r.json").read_bytes()
+    assert run("check", "r.json", "--junit", "r.json")[0] == 2
+    assert Path("r.json").read_bytes() == before
+
+
+def test_a_pipe_is_not_waited_for(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    for command in (
+        ("check", "pipe"), ("diff", "pipe", "pipe"), ("estimate", "glm-5.2-fp8", "--calibration", "pipe"),
+        ("report", "glm-5.2-fp8", "--html", "x.html", "--validated", "pipe"),
+    ):  # fmt: skip
+        code, _, err = run(*command)
+        assert code == 2
+        assert "pipe: cannot be read: it is not a regular file" in err

@@ -414,3 +414,19 @@ def test_a_step_that_is_too_long_without_loading_is_not_put_down_to_the_link():
     for entry in plan.to_dict()["scenarios"].values():
         assert entry["concurrency"]["binding"] == "tpot_ms"
         assert entry["concurrency"]["limits"]["link"] is None
+
+
+def test_a_pool_that_max_total_tokens_caps_is_lifted_by_that():
+    found = hsplan.plan("glm-5.2-fp8", kv_cache_dtype="fp8_e4m3", max_total_tokens=200_000).launched.capacity
+    assert (found.requests, found.binding, found.lift) == (6, "gpu", "a higher max_total_tokens")
+
+
+def test_a_higher_ratio_is_named_only_where_it_holds_more():
+    def at(ratio, **keys):
+        return hsplan.plan("glm-5.3-fp8", kv_cache_dtype="fp8_e4m3", context=131_072, offload={
+            "host_to_device_ratio": ratio, **keys}).launched.capacity  # fmt: skip
+
+    assert (at(8).lift, at(8).requests) == ("host_to_device_ratio 9", 16)
+    assert at(9).requests > 16
+    # With 10 GiB beside them the pools of ratio 11 need 941.6 GiB, those of 12 966.6.
+    assert at(11, host_memory="950GiB").lift == "more host memory, and a higher host_to_device_ratio"

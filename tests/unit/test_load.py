@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 from types import MappingProxyType
 
@@ -536,3 +537,40 @@ def test_a_key_of_vllm_is_refused_under_sglang(key):
         lines_of(spec_of(GLM_5_2, kv_budget="64GiB", **{key: 2}))[0]
         == f"deployment.{key}: {key} is a key of vLLM, not of SGLang"
     )
+
+
+@pytest.mark.parametrize("section", [MappingProxyType({"ctx": 1}), collections.UserDict({"ctx": 1})], ids=repr)
+def test_a_typo_in_a_mapping_of_any_kind_is_an_error(section):
+    with pytest.raises(InputError, match="unknown key 'ctx'"):
+        hsplan.plan("glm-5.2-fp8", workload=section)
+
+
+class OfAnArray:
+    """What a sweep over an array gives: a scalar with `item`."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def item(self):
+        return self.value
+
+
+def test_scalars_of_arrays_are_numbers():
+    assert hsplan.plan("glm-5.2-fp8", tp=OfAnArray(16), step_ms={"fixed": OfAnArray(12.5)}).launch.tp == 16
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "what"),
+    [
+        ([None], {}, "a spec is a path, the name of a shipped spec or a mapping, not NoneType"),
+        ([8], {}, "a spec is a path, the name of a shipped spec or a mapping, not int"),
+        (["glm-5.2-fp8"], {"calibration": {}}, "a calibration is what `hsplan calibrate` made or its file, not dict"),
+        (["glm-5.2-fp8"], {"calibration": True}, "a calibration is what `hsplan calibrate` made or its file, not bool"),
+    ],
+)
+def test_what_is_no_spec_and_no_calibration_is_said_to_be_none(arguments, options, what):
+    with pytest.raises(InputError) as caught:
+        hsplan.plan(*arguments, **options)
+    (problem,) = caught.value.problems
+    assert problem.what == what
+    assert problem.remedy

@@ -122,3 +122,9 @@ def test_drafts_yield_no_more_tokens_than_steps_as_none_is_taken_to_be_accepted(
     plan = hsplan.plan("glm-5.2-fp8", step_ms=12, max_running_requests=3, num_speculative_tokens=3)
     assert plan.launched.capacity.tokens_s == 250.0
     assert "tokens/s and tpot_ms count one token of a request a step: no draft accepted" in plan.notes
+
+
+def test_a_time_per_token_that_a_step_meets_to_the_last_digit_is_met():
+    # (12.2 − 12) / 0.2 is less than 1 in doubles
+    found = hsplan.plan("glm-5.2-fp8", tpot_ms=12.2, step_ms={"fixed": 12, "per_request": 0.2}).launched.capacity
+    assert (found.limits.tpot_ms, found.requests, found.fits) == (1, 1, True)
