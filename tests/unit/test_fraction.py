@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configs import DEEPSEEK_V3, GLM_5, GLM_5_2, KIMI_K2_5, spec_of
+from configs import DEEPSEEK_V3, GLM_5, GLM_5_2, KIMI_K2, KIMI_K2_5, spec_of
 
 import hsplan
 from hsplan.engines.sglang.fraction import memory_settings
@@ -216,6 +216,21 @@ def test_aiter_takes_another_15_percent_of_plain_mla_with_a_long_context():
     assert fraction(DEEPSEEK_V3, gpu="mi355x") == pytest.approx(0.7718, abs=1e-12)
     assert fraction(DEEPSEEK_V3, gpu="mi355x", max_model_len=8192, workload={"context": 8192}) == 0.908
     assert fraction(GLM_5_2, gpu="mi355x") == 0.908
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "value"),
+    [
+        # 196,592 MiB less 512 + 24,576 + 1,024 + 256 + 768 is 0.862; 128 heads over TP 8 run on aiter: × 0.85.
+        (DEEPSEEK_V3, "mi300x", 0.7327),
+        # 294,896 MiB less the same; 64 heads over TP 8 do not, though a rank has 16 of them.
+        (KIMI_K2, "mi355x", 0.908),
+    ],
+    ids=["deepseek-v3", "kimi-k2"],
+)
+def test_aiter_takes_its_15_percent_by_the_heads_over_all_of_tp(model, gpu, value):
+    found = fraction(model, gpu=gpu, dp_attention=2, max_running_requests=128)
+    assert found == pytest.approx(value, abs=1e-12)
 
 
 def test_dp_attention_divides_the_prefill_chunk_only_after_the_fraction():

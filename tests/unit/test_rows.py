@@ -322,6 +322,14 @@ def test_auto_resolves_as_the_engine_does_for_plain_mla(gpu, model, tp, backend,
     assert (found["attention_backend"], found["page_tokens"], found["bytes"]) == (backend, page, BF16)
 
 
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("groups", [{"dp_attention": 2}, {"dp_attention": 4}, {"cp": 2}])
+def test_rocm_counts_heads_over_all_of_tp_whatever_dp_attention_leaves(release, groups):
+    """128 // 8 are 16, which aiter takes, and 64 // 8 are 8; a rank really has 2 or 4 times as many."""
+    assert row(DEEPSEEK_V3, "mi300x", release=release, **groups) == ("aiter", BF16)
+    assert row(KIMI_K2, "mi355x", release=release, **groups) == ("triton", BF16)
+
+
 def test_the_ranks_of_a_node_decide_the_rocm_backend_when_tp_is_left_out():
     """64 heads over 4 GPUs are 16 a rank, which aiter takes."""
     data = {"model": KIMI_K2, "deployment": {"gpu": "mi300x", "gpus": 4, "kv_budget": "64GiB"}}

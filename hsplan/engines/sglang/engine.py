@@ -52,10 +52,10 @@ class SGLang:
         context_len, context_notes = longest_request(
             loaded, model, stand_in="request tables are sized for workload.context"
         )
-        on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
+        on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.tp)
         held = indexers_held(release, plan)
         without, with_offload = (
-            cache.row(model, gpu, release, deployment, ranks.attention_tp, offload=offload) for offload in (False, True)
+            cache.row(model, gpu, release, deployment, ranks, offload=offload) for offload in (False, True)
         )
         shards = shards_of(deployment, ranks, model)
 

@@ -37,10 +37,10 @@ class LatentCache:
         return list(_notes(loaded.spec.deployment, model, gpu))
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """The row with or without the flags of HiSparse, or the reason why the engine refuses to start with them."""
-        return resolve_row(model, gpu, release, deployment, attention_tp, offload=offload)
+        return resolve_row(model, gpu, release, deployment, ranks.tp, offload=offload)
 
     def prefill_graph_mib(self, model: Model, release: Release, deployment: Deployment, chunk_tokens: int) -> int:  # noqa: ARG002
         """MiB that the automatic fraction leaves for prefill graphs."""

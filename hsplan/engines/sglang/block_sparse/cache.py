@@ -52,7 +52,7 @@ class BlockSparseCache:
         return []
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """K and V of the heads of one rank, or why the engine does not start with HiSparse."""
         dtype = deployment.kv_cache_dtype
@@ -67,7 +67,7 @@ class BlockSparseCache:
         page = deployment.page_size
         if page == "auto":
             page = BLOCK if backend in BLOCK_PAGES else 1
-        stored = rank_widths(model, gpu, release, dtype, backend, attention_tp).row
+        stored = rank_widths(model, gpu, release, dtype, backend, ranks.attention_tp).row
         return Row(
             format="kv_fp8" if dtype == "fp8_e4m3" else "kv_bf16",
             bytes=stored,

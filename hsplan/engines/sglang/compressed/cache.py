@@ -68,12 +68,12 @@ class CompressedCache:
         return launcher_notes(loaded, model, release)
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """The entry that is stored, or why the engine does not start with HiSparse."""
         assert isinstance(model.kv, Compressed)  # noqa: S101
         given = deployment.attention_backend
-        backend = backend_of(model.kv, gpu, deployment, attention_tp) if given == "auto" else given
+        backend = backend_of(model.kv, gpu, deployment, ranks.attention_tp) if given == "auto" else given
         reason = hisparse_refused(model.kv, deployment, backend) if offload else None
         kind = {"trtllm": "v4_uniform", "flashmla_mega": "v41"}.get(backend, "v4_packed")
         stored = ENTRIES[kind].bytes
