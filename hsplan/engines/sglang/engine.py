@@ -57,7 +57,7 @@ class SGLang:
         without, with_offload = (
             cache.row(model, gpu, release, deployment, ranks, offload=offload) for offload in (False, True)
         )
-        shards = shards_of(deployment, ranks, model)
+        shards = shards_of(loaded, model, gpu, release, ranks)
 
         def graph_mib(chunk_tokens: int) -> int:
             return cache.prefill_graph_mib(model, release, deployment, chunk_tokens)

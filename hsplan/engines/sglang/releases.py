@@ -27,6 +27,7 @@ FIRST_RELEASE = RELEASES["0.5.17"]  # the day of the first wheel that was read
 FIRST_BUILD = "2025-10-08"
 
 SWITCHES = {
+    "rocm_fuses_under_ep": "2025-11-07",  # #12201, in review the day before
     "raw_fp8_trtllm": "2026-02-16",  # #18389: trtllm keeps fp8 rows raw, 576 B
     "draft_reserve_4gib": "2026-02-26",  # automatic fraction leaves 4 GiB, not 2, for EAGLE
     "prefill_graph_reserve": "2026-03-02",  # #16331: prefill graphs, 1536 MiB
@@ -66,6 +67,7 @@ SWITCHES = {
     "hot_buffer_in_pages": "2026-10-15",  # first release 0.5.22
     "v4_window_cap": "2026-10-15",  # first release 0.5.22: V4's windows by the request cap, padded pages charged
     "m3_hisparse": "2026-10-15",  # first release 0.5.22
+    "glm_draft_fuses": "2026-10-15",  # first release 0.5.22: the gate knows GLM's MTP layers by their own name
     "m3_index_charged": "2026-10-15",  # first release 0.5.22: M3's index key is charged as stored
     "without_tokenspeed_mla": "2026-10-30",  # gone in 0.5.23
     "at_least_one_request": "2026-10-30",  # first release 0.5.23: max(1, requests // dp)
