@@ -61,7 +61,7 @@ class BlockSparseCache:
         given = deployment.attention_backend
         backend = _backend(gpu, dtype) if given == "auto" else given
         if offload and not release.has("m3_hisparse"):
-            return f"SGLang {release.name} has no HiSparse for MiniMax-M3 (from 0.5.22 on)"
+            return f"SGLang {release.name} has no HiSparse for MiniMax-M3 (from 0.5.21 on)"
         if offload and deployment.hierarchical_cache:
             return "HiSparse needs the radix cache off, HiCache needs it on"
         page = deployment.page_size
