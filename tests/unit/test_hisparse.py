@@ -133,6 +133,46 @@ def test_the_hot_buffer_holds_top_k_and_fits_16_bit_slot_numbers(buffer, ok):
         assert "give at" in caught.value.lines()[1]
 
 
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+@pytest.mark.parametrize(
+    ("gpu", "most", "refused", "needed", "there"),
+    [
+        # 2,048 + 4,096 + 2 ids, 242 counters of 64 lanes twice: 4 × (6,146 + 2 × 242) + 2 × (15,424 + 4,096).
+        ("mi300x", 15_360, 15_424, "65,560", "65,536"),
+        # Chunks of 32 lanes: 4 × (6,146 + 2 × 955) + 2 × (30,528 + 4,096) of 99 KiB.
+        ("rtx-pro-6000", 30_464, 30_528, "101,472", "101,376"),
+        ("l40s", 30_464, 30_528, "101,472", "101,376"),
+    ],
+)
+def test_the_swap_in_kernel_finds_room_for_the_hot_buffer(release, gpu, most, refused, needed, there):
+    keys = {"gpu": gpu, "release": release}
+    keys |= {"kv_cache_dtype": "bfloat16", "attention_backend": "flashmla_sparse"} if gpu != "mi300x" else {}
+    assert entry(**keys, offload={"device_buffer_size": most})["available"] is True
+    with pytest.raises(InputError) as caught:
+        offloaded(**keys, offload={"device_buffer_size": refused})
+    what = f"swapping into {refused} slots takes {needed} B of shared memory, the {gpu} has {there} B"
+    assert caught.value.lines() == [f"offload.device_buffer_size: {what}", f"  give at most {most}"]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "h200", "b200", "gb300", "mi355x"])
+def test_other_cards_have_room_for_any_hot_buffer(gpu):
+    keys = {} if gpu == "mi355x" else {"kv_cache_dtype": "bfloat16", "attention_backend": "flashmla_sparse"}
+    assert entry(gpu=gpu, **keys, offload={"device_buffer_size": 32_704})["available"] is True
+
+
+def test_the_kernel_of_several_steps_takes_any_hot_buffer():
+    """Its tables lie in global memory; 0.5.21 swaps drafts in with the plain kernel."""
+    keys = {
+        "gpu": "rtx-pro-6000",
+        "disaggregation": "decode",
+        "draft_layers": 1,
+        "offload": {"device_buffer_size": 32_704},
+    }
+    assert entry(**keys, release="0.5.22")["available"] is True
+    with pytest.raises(InputError, match="shared memory"):
+        offloaded(**keys, release="0.5.21")
+
+
 @pytest.mark.parametrize(("release", "ok"), [("0.5.17", True), ("0.5.21", True), ("0.5.22", False), ("0.5.23", False)])
 def test_the_hot_buffer_is_whole_pages_from_0_5_22_on(release, ok):
     if ok:

@@ -49,7 +49,7 @@ class LatentCache:
     def layout(self, launch: Launch, scenario: Scenario, row: Row) -> Layout | Problem:
         """Row and rates of the stage that charges most, or what is wrong with the hot buffer."""
         if scenario.offload:
-            buffer = latent_buffer(launch.loaded, launch.model, launch.release, row.page_tokens)
+            buffer = latent_buffer(launch, row.page_tokens)
             if isinstance(buffer, Problem):
                 return buffer
             refused = speculation_refused(launch.loaded, launch.model, launch.release)

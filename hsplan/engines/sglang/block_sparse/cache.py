@@ -12,7 +12,6 @@ from hsplan.engines.sglang.block_sparse.pools import pool_buffers, pool_lines, s
 from hsplan.engines.sglang.block_sparse.rates import kv_of, rank_widths, rate_steps, stage_rates, widths_of
 from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.hisparse import (
-    DEFAULT_SLOTS,
     HOST_RESERVE_BYTES,
     HotBuffer,
     Offloaded,
@@ -183,8 +182,7 @@ def _refusal(launch: Launch) -> Refusal | None:
 
 
 def _buffer(launch: Launch, row: Row) -> HotBuffer | Problem:
-    top_k = launch.model.index_topk or 0
-    return hot_buffer(launch.loaded, launch.release, row.page_tokens, top_k=top_k, default=DEFAULT_SLOTS)
+    return hot_buffer(launch, row.page_tokens)
 
 
 def _swap(launch: Launch, layout: Layout, requests: Requests, logical: int) -> SwapTables:

@@ -33,7 +33,6 @@ from hsplan.engines.sglang.compressed.rules import (
 from hsplan.engines.sglang.compressed.sizing import ENTRIES, PAGE, Sizing, sizing_of
 from hsplan.engines.sglang.compressed.steps import rate_steps, token_steps
 from hsplan.engines.sglang.hisparse import (
-    DEFAULT_SLOTS,
     HOST_RESERVE_BYTES,
     HotBuffer,
     Offloaded,
@@ -159,8 +158,7 @@ class CompressedCache:
 
 
 def _buffer(launch: Launch) -> HotBuffer | Problem:
-    top_k = launch.model.index_topk or 0
-    return hot_buffer(launch.loaded, launch.release, SWAP_PAGE, top_k=top_k, default=DEFAULT_SLOTS)
+    return hot_buffer(launch, SWAP_PAGE)
 
 
 def _slots(launch: Launch) -> int:
