@@ -93,14 +93,16 @@ def after_pool_lines(
 
 
 def workspace_bytes(launch: Launch, row: Row) -> int:
-    """Workspaces of the MLA and DSA backends."""
+    """Workspaces of the MLA and DSA backends; that of trtllm is for the queries of all DCP ranks."""
     backend = row.attention_backend
     if launch.model.index_topk is None:
         if backend == "trtllm_mla":
             return WORKSPACE_BYTES + TRTLLM_MLA_WORKSPACE_BYTES
         return WORKSPACE_BYTES if backend == "flashinfer" else 0
-    wide = launch.gpu.capability >= 100 or "trtllm" in backend or "flashinfer" in backend
-    return WORKSPACE_BYTES if wide else 0
+    if "flashinfer" in backend:
+        return WORKSPACE_BYTES
+    wide = launch.gpu.capability >= 100 or "trtllm" in backend
+    return WORKSPACE_BYTES * launch.loaded.spec.deployment.dcp if wide else 0
 
 
 def _graph_line(
