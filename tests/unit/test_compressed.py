@@ -162,6 +162,20 @@ def test_state_of_ratio_128_is_taken_for_every_running_request_and_said_when_non
     assert any("launcher sets 256" in note for note in plan["notes"])
 
 
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+@pytest.mark.parametrize(("dp", "requests", "rows"), [(1, 256, 66_176), (8, 32, 8_832)])
+def test_drafts_leave_the_256_requests_of_the_launcher_alone(release, dp, requests, rows):
+    """257 or 33 rings of 256, one more and a row, in blocks of 128; 48 would be set only where nothing was."""
+    plan = plan_of(draft_layers=1, max_running_requests="auto", dp_attention=dp, release=release)
+    found = plan["scenarios"]["baseline"]
+    assert found["compressed"]["fixed_c128_state_bytes"] == rows * 4_096 * 20
+    assert found["concurrency"]["limits"]["max_running"] == requests
+    notes = " ".join(plan["notes"])
+    assert "launcher sets 256 for DeepSeek-V4" in notes
+    assert f"the state of {requests} requests takes" in notes
+    assert "thousands" not in notes
+
+
 def test_what_the_launcher_sets_is_said_where_it_is_not_given_and_the_shipped_specs_give_it():
     assert any("launcher sets 0.1" in note for note in plan_of()["notes"])
     assert not any("launcher" in note for note in plan_of(swa_full_tokens_ratio=0.1)["notes"])

@@ -30,7 +30,7 @@ from hsplan.engines.sglang.compressed.rules import (
     stage_refused,
     unsupported,
 )
-from hsplan.engines.sglang.compressed.sizing import ENTRIES, PAGE, Sizing, sizing_of
+from hsplan.engines.sglang.compressed.sizing import ENTRIES, LAUNCHER_REQUESTS, PAGE, Sizing, sizing_of
 from hsplan.engines.sglang.compressed.steps import rate_steps, token_steps
 from hsplan.engines.sglang.hisparse import (
     HOST_RESERVE_BYTES,
@@ -121,7 +121,12 @@ class CompressedCache:
         priced = requests_priced(sizing, budget.kv_bytes.best)
         found = pools_of_tokens(sizing, tokens.best, priced)
         requests = requests_of(
-            deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=PAGE
+            deployment,
+            release,
+            tokens=tokens.best,
+            context_len=launch.context_len,
+            page_tokens=PAGE,
+            with_drafts=LAUNCHER_REQUESTS,
         )
         offloaded = _offloaded(launch, sizing, requests, tokens.best) if scenario.offload else Offloaded()
         workspace = WORKSPACE_BYTES if layout.row.attention_backend == "trtllm" else 0

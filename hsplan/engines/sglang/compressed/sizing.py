@@ -13,7 +13,7 @@ from hsplan.engines.base import Launch, Row, Scenario
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.pools import ratio_of
 from hsplan.engines.sglang.releases import Release
-from hsplan.engines.sglang.requests import SPECULATIVE_REQUESTS, is_speculative, reserved_slots
+from hsplan.engines.sglang.requests import is_speculative, reserved_slots
 from hsplan.families import Compressed
 from hsplan.spec import Deployment
 from hsplan.units import ceil_div
@@ -22,6 +22,7 @@ PAGE = 256
 PACKED_BYTES = 584  # of an entry: 448 fp8, 64 × 2 rope, 8 of scales
 DEFAULT_WINDOW_RATIO = 0.1
 EVICTION_INTERVAL = 128  # SGLANG_SWA_EVICTION_INTERVAL
+LAUNCHER_REQUESTS = 256  # deepseek_v4_hook.py, where none are given
 PREFIX_TAILS = 4  # for each running request, when the radix cache is on
 MAY_2026 = ("2026-05-01", "2026-05-31")
 
@@ -140,12 +141,16 @@ def sizing_of(launch: Launch, scenario: Scenario, row: Row, stage: tuple[int, in
 
 
 def requested_of(deployment: Deployment, release: Release) -> int | None:
-    """Running requests of a rank as given; speculation sets its own default."""
+    """
+    Running requests of a rank as given, None where the pool code estimates them.
+
+    With drafts it is never left alone: the launcher has set a number before the 48 of speculation could be.
+    """
     given = deployment.max_running_requests
     if given == "auto":
         if not is_speculative(deployment):
             return None
-        given = SPECULATIVE_REQUESTS
+        given = LAUNCHER_REQUESTS
     each = given // deployment.dp_attention
     return max(1, each) if release.has("at_least_one_request") else each
 
