@@ -112,8 +112,21 @@ def test_elided_is_baseline_where_no_layer_reuses_top_k():
         ({"disaggregation": "decode", "max_running_requests": 8}, 8 * 768 + 16 * 384),
         # 3 draft tokens and the verified one: 128 + 4 × 128 + 256 + 2 × 4 a request
         ({"radix_cache": False, "draft_layers": 1}, 64 * 904 + 16_640),
+        # Pipeline stages do not overlap: one chunk in flight, and drafts take a page: 128 + 4 × 128 + 256 + 256
+        ({"radix_cache": False, "pp": 2, "gpus": 16}, 64 * 768 + 8_192 + 256),
+        ({"radix_cache": False, "layer_range": [0, 22]}, 64 * 768 + 8_192 + 256),
+        ({"radix_cache": False, "pp": 2, "gpus": 16, "draft_layers": 1}, 64 * 1_152 + 8_192 + 256),
     ],
-    ids=["without prefixes", "with prefixes", "8 ranks", "PD decode", "speculation"],
+    ids=[
+        "without prefixes",
+        "with prefixes",
+        "8 ranks",
+        "PD decode",
+        "speculation",
+        "pipeline",
+        "a stage",
+        "pipeline with drafts",
+    ],
 )
 def test_windows_are_sized_by_the_request_cap(keys, slots):
     assert scenario(**keys)["compressed"]["swa_cap_tokens"] == slots
@@ -139,6 +152,17 @@ def test_v4_1_gives_up_the_pages_that_its_low_ratios_reserve():
     for spare, held in ((0, tokens), (-1, tokens - 256)):
         found = scenario(DEEPSEEK_V4_1_FLASH, kv_budget=int(budget) + spare)
         assert found["max_total_num_tokens"] == held
+
+
+def test_v4_1_on_two_stages_has_one_chunk_in_flight():
+    # windows: 256 × (128 + 128 + 256 + 256) + 8,192 + 256 + 1,024 × 384 = 598,272, × 20 layers × 585 B; state: 518 rows
+    # of 4,096 B in 3 layers; reserved as above: 3 × (149,760 + 192 × 68); a token: 3 × (585 + 68) / 2 = 979.5 B, so
+    # 40 GiB − 6,999,782,400 − 6,365,184 − 488,448 hold 36,695,290, in pages of 256
+    found = scenario(
+        DEEPSEEK_V4_1_FLASH, tp=4, pp=2, gpus=8, kv_budget="40GiB", max_running_requests=256, chunked_prefill_size=8_192
+    )
+    assert found["compressed"]["swa_cap_tokens"] == 598_272
+    assert found["max_total_num_tokens"] == 36_695_040
 
 
 def test_a_chunk_of_the_engines_own_is_divided_by_dp_attention_and_a_given_one_is_not():

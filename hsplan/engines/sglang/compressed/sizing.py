@@ -156,18 +156,23 @@ def requested_of(deployment: Deployment, release: Release) -> int | None:
 
 
 def _cap_slots(launch: Launch, scenario: Scenario, window: int, requested: int | None) -> int | None:
-    """Window slots by the request cap and the kept prefix tails, or None where a ratio rules (from 0.5.22 on)."""
+    """
+    Window slots by the request cap and the kept prefix tails, or None where a ratio rules (from 0.5.22 on).
+
+    Pipeline stages run without the overlap schedule: one prefill chunk is in flight, and drafts take whole pages.
+    """
     deployment = launch.loaded.spec.deployment
     if requested is None or deployment.swa_full_tokens_ratio is not None:
         return None
     drafts = draft_tokens(deployment)
-    step = 2 * drafts if is_speculative(deployment) else PAGE
+    overlaps = deployment.pp == 1 and deployment.layer_range is None
+    step = 2 * drafts if is_speculative(deployment) and overlaps else PAGE
     cap = (window + EVICTION_INTERVAL * drafts + PAGE + step) * max(1, requested)
     decodes = deployment.disaggregation == "decode"
     if decodes:
         cap += (window + PAGE) * reserved_slots(deployment, launch.release)
     else:
-        cap += 2 * chunk_tokens(launch) + PAGE
+        cap += (2 if overlaps else 1) * chunk_tokens(launch) + PAGE
     reuses = deployment.radix_cache and not scenario.offload and not decodes
     tails = PREFIX_TAILS * requested if reuses else 0
     return ceil_div(cap + tails * (window + PAGE), PAGE) * PAGE
