@@ -17,7 +17,8 @@ ROPE = {"GLM-5": 202_752 * 256, "GLM-5.2": 1_048_576 * 256, "K2": 131_072 * 256,
 
 
 def weights(model, **keys):
-    return hsplan.plan(spec_of(model, **{"gpu": "h200", "tp": 8, "release": "0.5.23", **keys})).launch.extra.weights
+    plan = hsplan.plan(spec_of(model, **{"gpu": "h200", "tp": 8, "release": "0.5.23", **keys}))
+    return plan.launch.extra.weights[0]
 
 
 def stack_gib(model, rope, indexers, **keys):
@@ -169,3 +170,19 @@ def test_a_draft_layer_is_fused_where_the_gate_knows_its_name(model, release, n_
     """Experts and the rest of an MTP layer take the same bytes with 8 expert groups as with one."""
     keys = {"gpu": "mi300x", "release": release, "draft_layers": 1}
     assert weights(model, ep=8, **keys).draft - weights(model, **keys).draft == n_bytes
+
+
+def test_indexers_count_on_the_stage_that_holds_most():
+    """
+    GLM-5.2 on two stages: layers 0 to 38 have 12 owners and three dense layers, 39 to 77 have 9 and are the heavier.
+
+    Pricing the indexers of all 39 layers takes 30 × 10,357,760 B more, with a given budget too.
+    """
+    keys = {"gpu": "h100", "tp": 8, "pp": 2, "gpus": 8, "nodes": 2, "kv_cache_dtype": "fp8_e4m3", "release": "0.5.23"}
+    found = hsplan.plan(spec_of(GLM_5_2_FP8, **keys)).to_dict()["scenarios"]
+    lines = {name: next(x for x in found[name]["ledger"] if x["name"] == "weights") for name in ("elided", "baseline")}
+    assert "9 indexers × 10,357,760 B" in lines["elided"]["formula"]
+    assert lines["baseline"]["bytes"] - lines["elided"]["bytes"] == 310_732_800
+    given = hsplan.plan(spec_of(GLM_5_2_FP8, kv_budget="16GiB", **keys)).to_dict()["scenarios"]
+    assert given["elided"]["kv_budget_bytes"] == 16 * GIB
+    assert given["baseline"]["kv_budget_bytes"] == 16 * GIB - 310_732_800
