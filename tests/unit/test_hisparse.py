@@ -121,7 +121,7 @@ def test_a_request_may_be_as_long_as_the_logical_pool_since_august_2026(release,
 
 
 @pytest.mark.parametrize(
-    ("buffer", "ok"), [(2047, False), (2048, True), (4096, True), (32_704, True), (32_768, False), (100_000, False)]
+    ("buffer", "ok"), [(2047, False), (2048, True), (4096, True), (32_768, True), (32_832, False), (100_000, False)]
 )
 def test_the_hot_buffer_holds_top_k_and_fits_16_bit_slot_numbers(buffer, ok):
     if ok:
@@ -216,6 +216,7 @@ def test_offload_exists_since_22_march_2026(build, ok):
     assert plan["scenarios"]["offload"]["engine_applies"] is ok
 
 
-def test_the_default_buffer_is_twice_the_top_k_of_the_model():
-    plan = offloaded({**GLM_5_2, "index_topk": 1024})
-    assert plan.launched.pools.hot_buffer_tokens == 2048 + 64
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+def test_the_default_buffer_is_twice_the_engines_own_top_k_whatever_the_models(release):
+    plan = offloaded({**GLM_5_2, "index_topk": 1024}, release=release)
+    assert plan.launched.pools.hot_buffer_tokens == 4096 + 64

@@ -23,7 +23,7 @@ from hsplan.units import GIB, TIB, ceil_div, floor_to
 
 HOST_RESERVE_BYTES = 10 * GIB
 DEFAULT_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
-LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
+LRU_MAX_SLOTS = 2**15  # their numbers are int16, from 0 on
 MOST_STEPS = 4  # that a call of the speculative swap reads, the drafts and the token before them
 LEAST_TOP_K = 1024  # of models whose drafts are swapped in
 MOST_IDS = 8192  # steps × top-k of a call
@@ -43,11 +43,11 @@ class HotBuffer(msgspec.Struct, frozen=True):
         return self.slots + self.page_tokens
 
 
-def hot_buffer(launch: Launch, page_tokens: int, *, default: int = DEFAULT_SLOTS) -> HotBuffer | Problem:
-    """The buffer as given, or `default` slots; or what the engine refuses about it, or cannot swap into."""
+def hot_buffer(launch: Launch, page_tokens: int) -> HotBuffer | Problem:
+    """The buffer as given, or the engine's own; or what the engine refuses about it, or cannot swap into."""
     release, top_k = launch.release, launch.model.index_topk or 0
     given = (launch.loaded.spec.offload or Offload()).device_buffer_size
-    slots = default if given == "auto" else given
+    slots = DEFAULT_SLOTS if given == "auto" else given
     where = launch.loaded.where("offload.device_buffer_size")
     if slots < top_k:
         what = f"a hot buffer of {slots} is smaller than index_topk {top_k}"
@@ -123,7 +123,7 @@ def host_line(host_tokens: int, host_bytes: int, row_bytes: int, layers: int) ->
 
 def swap_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int) -> SwapTables:
     """The tables of an MLA pool with an indexer: every layer is swapped."""
-    buffer = latent_buffer(launch, layout.row.page_tokens)
+    buffer = hot_buffer(launch, layout.row.page_tokens)
     assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
     top_k = launch.model.index_topk or 0
     return SwapTables(
@@ -135,11 +135,6 @@ def swap_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: 
         columns=requests.cols + buffer.page_tokens,
         logical=logical_tokens,
     )
-
-
-def latent_buffer(launch: Launch, page_tokens: int) -> HotBuffer | Problem:
-    """The hot buffer of a DSA model: 2 · index_topk slots unless given."""
-    return hot_buffer(launch, page_tokens, default=2 * (launch.model.index_topk or 0))
 
 
 def speculation_refused(loaded: Loaded, model: Model, release: Release) -> Problem | None:

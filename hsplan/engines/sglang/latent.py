@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hsplan.engines.base import Budget, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.cell import rates
 from hsplan.engines.sglang.fraction import latent_graph_mib
-from hsplan.engines.sglang.hisparse import latent_buffer, speculation_refused
+from hsplan.engines.sglang.hisparse import hot_buffer, speculation_refused
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import Release
@@ -49,7 +49,7 @@ class LatentCache:
     def layout(self, launch: Launch, scenario: Scenario, row: Row) -> Layout | Problem:
         """Row and rates of the stage that charges most, or what is wrong with the hot buffer."""
         if scenario.offload:
-            buffer = latent_buffer(launch, row.page_tokens)
+            buffer = hot_buffer(launch, row.page_tokens)
             if isinstance(buffer, Problem):
                 return buffer
             refused = speculation_refused(launch.loaded, launch.model, launch.release)
