@@ -298,6 +298,19 @@ def test_a_backend_that_the_engine_refuses_on_this_card_is_refused(model, gpu, f
     assert isinstance(caught.value, InputError | UnsupportedError)
 
 
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("wanted", "page"), [("auto", 64), (16, 64), (128, 64), (10, 64), (64, 64), (1, 1)])
+def test_rocm_forces_pages_of_64_or_on_the_legacy_path_of_one(release, wanted, page):
+    """50 GiB // 100,152 B are 536,056 tokens: 536,000 in pages of 64; pages of 16 would hold 536,048."""
+    keys = {"gpu": "mi300x", "release": release, "page_size": wanted, "kv_budget": "50GiB"}
+    found = scenario(GLM_5, **keys)
+    assert found["row"]["page_tokens"] == page
+    assert found["max_total_num_tokens"] == {64: 536_000, 1: 536_056}[page]
+    notes = " ".join(hsplan.plan(spec_of(GLM_5, **keys)).to_dict()["notes"])
+    assert ("SGLang forces 64" in notes) == (wanted in (16, 128, 10))
+    assert ("legacy path" in notes) == (wanted == 1)
+
+
 # MLA without an indexer
 
 

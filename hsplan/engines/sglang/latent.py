@@ -33,7 +33,6 @@ class LatentCache:
         if problem is not None:
             raise UnsupportedError(problem)
         _check_index(loaded, model)
-        _check_rocm_page(loaded, model, gpu)
         return list(_notes(loaded.spec.deployment, model, gpu))
 
     def row(
@@ -119,18 +118,12 @@ def _check_index(loaded: Loaded, model: Model) -> None:
         raise UnsupportedError(Problem(where=loaded.where("model.kv_lora_rank"), what=what))
 
 
-def _check_rocm_page(loaded: Loaded, model: Model, gpu: Gpu) -> None:
-    """The index-K layouts of ROCm: 1 on the legacy path, a multiple of 16 on the other."""
-    page = loaded.spec.deployment.page_size
-    if gpu.rocm and model.index_topk is not None and page not in ("auto", 1) and page % 16:
-        where, what = loaded.where("deployment.page_size"), f"{page} tokens: ROCm takes 1 or a multiple of 16"
-        raise InputError(Problem(where=where, what=what, remedy="leave it to auto (64)"))
-
-
 def _notes(deployment: Deployment, model: Model, gpu: Gpu) -> Iterator[str]:
-    dsa = model.index_topk is not None
-    if dsa and not gpu.rocm and deployment.page_size not in ("auto", DSA_PAGE):
-        yield f"page_size {deployment.page_size}: SGLang forces {DSA_PAGE} for DSA models on CUDA"
+    dsa, page = model.index_topk is not None, deployment.page_size
+    if dsa and gpu.rocm and page == 1:
+        yield f"page_size 1 is SGLang's legacy path on ROCm; with aiter's preshuffled index keys it is {DSA_PAGE}"
+    elif dsa and page not in ("auto", DSA_PAGE):
+        yield f"page_size {page}: SGLang forces {DSA_PAGE} for DSA models"
     if not dsa and deployment.attention_backend not in (*MLA_BACKENDS, "auto"):
         yield f"attention_backend {deployment.attention_backend} is for DSA models and is ignored here"
     if not deployment.radix_cache:

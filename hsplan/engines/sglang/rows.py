@@ -156,7 +156,7 @@ def _dsa_row(
         # lora fp8 values, an fp32 scale for each 128 of them, and the rope part in bf16
         kind, stored = "fp8_packed", lora + lora // 128 * 4 + rope * 2
     charged = stored if release.has("true_row_charged") or kind == "bf16" else lora + rope
-    page = deployment.page_size if gpu.rocm and deployment.page_size != "auto" else DSA_PAGE
+    page = 1 if gpu.rocm and deployment.page_size == 1 else DSA_PAGE  # 1: the legacy index keys of ROCm
     name = backends[0] if backends[0] == backends[1] else "/".join(backends)
     return Row(
         format=kind, bytes=stored, charged_bytes=charged, attention_backend=name, kv_cache_dtype=dtype, page_tokens=page
