@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configs import DEEPSEEK_V3, GLM_5_2, spec_of
+from configs import DEEPSEEK_V3, GLM_5_2, MINIMAX_M3, spec_of
 
 import hsplan
 
@@ -34,6 +34,10 @@ def test_the_workspace_of_trtllm_grows_with_dcp(release, dcp, n_bytes):
         (DEEPSEEK_V3, {"dcp": 2}, 384 + 150),
         (DEEPSEEK_V3, {"gpu": "h200"}, 0),
         (DEEPSEEK_V3, {"gpu": "h200", "attention_backend": "flashinfer"}, 384),
+        (MINIMAX_M3, {}, 0),
+        (MINIMAX_M3, {"kv_cache_dtype": "fp8_e4m3"}, 384 + 512),
+        (MINIMAX_M3, {"gpu": "rtx-pro-6000"}, 384),
+        (MINIMAX_M3, {"gpu": "mi355x"}, 0),
     ],
     ids=lambda value: " ".join(map(str, value.values())) if isinstance(value, dict) and len(value) < 3 else None,
 )

@@ -18,6 +18,7 @@ from hsplan.units import GIB, MIB, ceil_div
 LOGGED_GPUS = ("h200", "h20", "gb300", "rtx-pro-6000", "mi355x")
 WORKSPACE_BYTES = 384 * MIB  # SGLANG_FLASHINFER_WORKSPACE_SIZE, dsa_backend.py
 TRTLLM_MLA_WORKSPACE_BYTES = 150 * MIB  # trtllm_mla_backend.py, beside the one above
+TRTLLM_MHA_WORKSPACE_BYTES = 512 * MIB  # trtllm_mha_backend.py, beside it too
 # Decode graphs of GLM-5.1 on 8 × H200, max_bs 512, took 2.73 GiB.
 GRAPH_BYTES_PER_BATCH = int(2.73 * GIB) // 512
 
