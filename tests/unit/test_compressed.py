@@ -62,8 +62,8 @@ def test_speculation_prices_one_more_layer_and_wider_rings():
     assert found == (pytest.approx(3_899.25 * 44 / 43, rel=1e-15), pytest.approx(wide * 44 / 43, rel=1e-15))
 
 
-@pytest.mark.parametrize("release", ["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21"])
-def test_before_0_5_22_an_entry_is_584_bytes_and_windows_are_a_tenth_of_the_tokens(release):
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.18", "0.5.19", "0.5.20"])
+def test_before_0_5_21_an_entry_is_584_bytes_and_windows_are_a_tenth_of_the_tokens(release):
     # 0.1 × 584 × 43 + 584/4 × 21 + 584/128 × 20 + 132/4 × 21 + 0.1 × 8/128 × 10,240 × 21
     assert rates(release=release)[0] == pytest.approx(2_511.2 + 3_066 + 91.25 + 693 + 1_344, rel=1e-12)
     assert scenario(release=release)["compressed"]["swa_cap_tokens"] is None
@@ -130,6 +130,18 @@ def test_elided_is_baseline_where_no_layer_reuses_top_k():
 )
 def test_windows_are_sized_by_the_request_cap(keys, slots):
     assert scenario(**keys)["compressed"]["swa_cap_tokens"] == slots
+
+
+@pytest.mark.parametrize(
+    ("release", "slots", "index_pages"), [("0.5.20", None, 1), ("0.5.21", 164_096, 1), ("0.5.22", 164_096, 4)]
+)
+def test_windows_are_sized_so_from_0_5_21_on_and_index_pages_padded_from_0_5_22_on(release, slots, index_pages):
+    found = scenario(release=release)
+    assert found["compressed"]["swa_cap_tokens"] == slots
+    pages = found["max_total_num_tokens"] // 256
+    # A page of 64 keys of 132 B for 256 tokens and layer of ratio 4, one spare page or four
+    index = next(line for line in found["ledger"] if line["name"] == "index-K")
+    assert index["bytes"] == (pages + index_pages) * 64 * 132 * 21
 
 
 def test_no_prefixes_are_kept_under_hisparse():

@@ -59,16 +59,17 @@ SWITCHES = {
     "v4_trtllm": "2026-09-18",  # first release 0.5.20: uniform fp8 rows of DeepSeek-V4
     "small_gpu_defaults": "2026-09-18",  # first release 0.5.20: chunk 4096, max_bs 48/160 below 35 GiB
     "rocm_triton": "2026-09-18",  # first release 0.5.20: default DSA backend on ROCm
+    "v4_window_cap": "2026-10-01",  # first release 0.5.21: V4's windows by the request cap, padded pages charged
     "m3_hisparse": "2026-10-01",  # first release 0.5.21
     "m3_index_charged": "2026-10-01",  # first release 0.5.21: M3's index key is charged as stored
     "m3_fp8_index_gfx950": "2026-10-01",  # first release 0.5.21
+    "v4_index_padded": "2026-10-15",  # first release 0.5.22: V4's index keys have as many pages as their entries
     "elision_under_pd": "2026-10-15",  # first release 0.5.22: elision with PD and HiCache on CUDA
     "draft_times_ratio": "2026-10-15",  # first release 0.5.22: draft KV × ratio under HiSparse
     "max_bs_capped": "2026-10-15",  # first release 0.5.22: by --max-running-requests
     "cuda_tilelang_fp8": "2026-10-15",  # first release 0.5.22: raw fp8 rows with tilelang on CUDA
     "dsa_dcp": "2026-10-15",  # first release 0.5.22
     "hot_buffer_in_pages": "2026-10-15",  # first release 0.5.22
-    "v4_window_cap": "2026-10-15",  # first release 0.5.22: V4's windows by the request cap, padded pages charged
     "glm_draft_fuses": "2026-10-15",  # first release 0.5.22: the gate knows GLM's MTP layers by their own name
     "without_tokenspeed_mla": "2026-10-30",  # gone in 0.5.23
     "at_least_one_request": "2026-10-30",  # first release 0.5.23: max(1, requests // dp)
@@ -78,7 +79,7 @@ SWITCHES = {
 # Builds between two releases of which only the later has these changes.
 UNDATED = (
     ("2026-09-04", "2026-09-18", "indexer_types first, external linker, PD role (first release 0.5.20)"),
-    ("2026-09-18", "2026-10-01", "HiSparse of MiniMax-M3, its index key as charged (first release 0.5.21)"),
+    ("2026-09-18", "2026-10-01", "DeepSeek-V4's windows, MiniMax-M3's HiSparse and index key (first release 0.5.21)"),
     ("2026-10-01", "2026-10-15", "elision under PD and HiCache, draft KV × ratio (first release 0.5.22)"),
 )
 CALENDAR = Calendar("SGLang", RELEASES, LATEST, FIRST_BUILD)

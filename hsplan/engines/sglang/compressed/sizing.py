@@ -72,9 +72,10 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     What one stage's budget is divided by.
 
-    `padded`: the rule of 0.5.22 and later, by padded pages and, where requests are given, `cap_slots` of windows;
-    else windows grow with the tokens by `window_ratio`. `by_token`: the rule of May 2026. `drafts` is 0 without
-    speculation; `requested` the running requests of a rank when they are given.
+    `padded`: the rule of 0.5.21 and later, by padded pages and, where requests are given, `cap_slots` of windows;
+    else windows grow with the tokens by `window_ratio`. `index_padded`: index keys have as many pages as entries.
+    `by_token`: the rule of May 2026. `drafts` is 0 without speculation; `requested` the running requests of a rank
+    when they are given.
     """
 
     shape: Shape
@@ -86,6 +87,7 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     window_ratio: float
     cap_slots: int | None
     padded: bool
+    index_padded: bool
     by_token: bool
     drafts: int
     shrink: float
@@ -131,6 +133,7 @@ def sizing_of(launch: Launch, scenario: Scenario, row: Row, stage: tuple[int, in
         window_ratio=DEFAULT_WINDOW_RATIO if ratio is None else ratio,
         cap_slots=_cap_slots(launch, scenario, kv.window, requested) if padded else None,
         padded=padded,
+        index_padded=release.has("v4_index_padded"),
         by_token=by_token,
         drafts=draft_tokens(deployment) if is_speculative(deployment) else 0,
         shrink=ratio_of(launch, scenario),
@@ -157,7 +160,7 @@ def requested_of(deployment: Deployment, release: Release) -> int | None:
 
 def _cap_slots(launch: Launch, scenario: Scenario, window: int, requested: int | None) -> int | None:
     """
-    Window slots by the request cap and the kept prefix tails, or None where a ratio rules (from 0.5.22 on).
+    Window slots by the request cap and the kept prefix tails, or None where a ratio rules (from 0.5.21 on).
 
     Pipeline stages run without the overlap schedule: one prefill chunk is in flight, and drafts take whole pages.
     """
