@@ -33,10 +33,25 @@ class Gpu(msgspec.Struct, frozen=True):
     rocm: str = ""
 
     @property
+    def shared_bytes(self) -> int:
+        """Shared memory, LDS on ROCm, that one block of threads can ask for."""
+        return SHARED_KIB[self.rocm or self.capability] * 1024
+
+    @property
+    def warp_lanes(self) -> int:
+        """Threads that run in step."""
+        return 64 if self.rocm else 32
+
+    @property
     def reported_bytes(self) -> int:
         """Bytes that the driver reports for the card."""
         return self.reported_mib * MIB
 
+
+# By compute capability × 10 (CUDA programming guide), or AMD's architecture (its hardware specifications).
+SHARED_KIB: dict[int | str, int] = {
+    80: 163, 89: 99, 90: 227, 100: 227, 103: 227, 120: 99, "gfx942": 64, "gfx950": 160,
+}  # fmt: skip
 
 GPUS: dict[str, Gpu] = {
     gpu.name: gpu

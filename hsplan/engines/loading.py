@@ -51,7 +51,8 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     """
     By what each class of tensors is divided: tensor, attention and MoE-tensor parallel sizes, experts by `ep`.
 
-    `draft_owns_vocabulary`: MTP layers hold an embedding and a head of their own while the pool is sized.
+    `draft_shared` is `shared` of MTP layers where it differs. `draft_owns_vocabulary`: they hold an embedding and a
+    head of their own while the pool is sized.
     """
 
     tp: int
@@ -62,16 +63,17 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     embed: int
     head: int
     shared: int
+    draft_shared: int | None = None
     draft_owns_vocabulary: bool = True
 
-    def of(self, shard: str) -> int:
-        """Ranks that share a tensor of this class."""
+    def of(self, shard: str, *, draft: bool = False) -> int:
+        """Ranks that share a tensor of this class; `draft`: of an MTP layer."""
         return {
             "attention": self.attention,
             "kv": self.kv or self.attention,
             "dense": self.tp,
             "expert": self.ep * self.moe_tp,
-            "shared": self.shared,
+            "shared": (self.draft_shared if draft else None) or self.shared,
             "embed": self.embed,
             "head": self.head,
         }.get(shard, 1)
@@ -103,9 +105,7 @@ def weights_of_rank(
             ),
             key=lambda found: found.base,
         )
-    formats = of_quantization(model.quantization)
-    if weights != "auto" and weights.checkpoint:
-        formats = named(weights.checkpoint, formats)
+    formats = formats_of(spec, model)
     if isinstance(formats, str):
         return formats
     if model.inventory is None:
@@ -128,6 +128,14 @@ def _given(
     return RankWeights(base=base, indexer=indexer, draft=draft, exact=True, formula=formula)
 
 
+def formats_of(spec: Spec, model: Model) -> Formats | str:
+    """Number formats of the weights, as the spec names the checkpoint or as its own; or why they are not known."""
+    formats = of_quantization(model.quantization)
+    if spec.weights != "auto" and spec.weights.checkpoint:
+        return named(spec.weights.checkpoint, formats)
+    return formats
+
+
 def weights_path(spec: Spec) -> Path | None:
     """The folder that the spec names for its weights."""
     return Path(spec.weights.path) if spec.weights != "auto" and spec.weights.path is not None else None
@@ -145,7 +153,8 @@ def _check_divisible(loaded: Loaded, model: Model, shards: Shards) -> None:
     problems = []
     for tensor in model.inventory.tensors:
         if tensor.shard in ("attention", "kv", "dense", "shared"):
-            size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.of(tensor.shard)
+            size = tensor.rows if tensor.split == "rows" else tensor.cols
+            ranks = shards.of(tensor.shard, draft=tensor.unit == "mtp")
         elif tensor.shard == "expert":
             size, ranks = (tensor.rows if tensor.split == "rows" else tensor.cols), shards.moe_tp
         else:
@@ -178,7 +187,7 @@ def _engine_format(tensor: Tensor, model: Model, formats: Formats, gpu: Gpu, lay
 def _tensor_rank_bytes(tensor: Tensor, number_format: str, shards: Shards) -> int:
     """Bytes of one unit of a tensor on one rank."""
     rows, cols, count = tensor.rows, tensor.cols, tensor.count
-    ranks = shards.of(tensor.shard)
+    ranks = shards.of(tensor.shard, draft=tensor.unit == "mtp")
     if tensor.shard == "expert":
         count, ranks = ceil_div(count, shards.ep), shards.moe_tp
     if tensor.shard in ("embed", "head"):
@@ -316,7 +325,7 @@ def _from_folder(
     known = of_quantization(model.quantization)
     formats = Formats() if isinstance(known, str) else known
     groups |= _extras(model, gpu, shards, formats, stage[1] - stage[0])
-    draft = sum(ceil_div(size, shards.of(shard)) for shard, size in found.draft.items())
+    draft = sum(ceil_div(size, shards.of(shard, draft=True)) for shard, size in found.draft.items())
     if not deployment.draft_layers:
         draft = 0
     elif found.draft:

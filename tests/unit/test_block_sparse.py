@@ -49,8 +49,14 @@ def test_a_token_takes_k_and_v_of_60_layers_and_57_index_keys(tp, bf16, fp8, fp8
         ("h200", "0.5.23", {}, "fa3", 2, 2),
         ("h200", "0.5.23", FP8, "fa3", 1, 1),
         ("h200", "0.5.22", FP8, "fa3", 2, 2),
-        ("rtx-pro-6000", "0.5.23", FP8, "triton", 2, 2),
-        ("mi355x", "0.5.23", FP8, "triton", 2, 2),
+        ("rtx-pro-6000", "0.5.23", FP8, "flashinfer", 2, 2),
+        ("a100", "0.5.17", {}, "flashinfer", 2, 2),
+        ("b200", "0.5.21", FP8, "trtllm_mha", 1, 1),
+        ("mi355x", "0.5.23", FP8, "triton", 1, 1),
+        ("mi355x", "0.5.21", {}, "triton", 1, 1),
+        ("mi355x", "0.5.20", {}, "triton", 2, 2),
+        ("mi300x", "0.5.23", {}, "triton", 2, 2),
+        ("mi300x", "0.5.23", FP8, "triton", 2, 2),
     ],
 )
 def test_the_index_key_is_fp8_where_the_release_has_it(gpu, release, keys, backend, charged_index, stored_index):
@@ -61,12 +67,36 @@ def test_the_index_key_is_fp8_where_the_release_has_it(gpu, release, keys, backe
     assert found["bytes_per_token"]["stored_index"] == 57 * 128 * stored_index
 
 
+def test_on_gfx950_the_index_key_is_fp8_whatever_the_cache():
+    # 60 × 512 + 57 × 128, and 60 × 256 + 57 × 128; on gfx942 the key takes two bytes a value
+    assert charged(gpu="mi355x") == 38_016
+    assert charged(gpu="mi355x", **FP8) == 22_656
+    assert charged(gpu="mi300x") == 45_312
+    assert charged(gpu="mi300x", **FP8) == 29_952
+
+
 @pytest.mark.parametrize(
     ("gpu", "keys", "page"),
-    [("b200", {}, 128), ("h200", {}, 128), ("b200", {"page_size": 64}, 64), ("rtx-pro-6000", {}, 1), ("mi355x", {}, 1)],
+    [
+        ("b200", {}, 128),
+        ("b200", FP8, 128),
+        ("h200", {}, 128),
+        ("h200", {"page_size": 64}, 64),
+        ("h200", {"attention_backend": "fa4"}, 1),
+        ("rtx-pro-6000", {}, 1),
+        ("rtx-pro-6000", {"page_size": 16}, 16),
+        ("mi355x", {}, 1),
+        # fa4 on SM100 has no other page, trtllm_mha four of them
+        ("b200", {"page_size": 64}, 128),
+        ("gb300", {"attention_backend": "fa4", "page_size": 1}, 128),
+        ("b200", {**FP8, "page_size": 32}, 32),
+        ("b200", {**FP8, "page_size": 1}, 64),
+    ],
 )
 def test_pages_are_the_models_blocks_where_the_backend_takes_them(gpu, keys, page):
-    assert scenario(gpu=gpu, **keys)["row"]["page_tokens"] == page
+    plan = plan_of(gpu=gpu, **keys)
+    assert plan["scenarios"]["baseline"]["row"]["page_tokens"] == page
+    assert any("SGLang forces" in note for note in plan["notes"]) == (keys.get("page_size", page) != page)
 
 
 def test_under_hisparse_dense_layers_and_keys_span_the_logical_tokens():
@@ -78,13 +108,13 @@ def test_under_hisparse_dense_layers_and_keys_span_the_logical_tokens():
     assert found["concurrency"]["limits"]["hot_buffer"] == found["max_total_num_tokens"] // (4_096 + 128)
 
 
-def test_hisparse_comes_with_0_5_22():
-    assert scenario("offload", gpu="b200", release="0.5.22")["available"]
-    assert scenario("offload", gpu="b200", release="0.5.21")["reason"] == (
-        "SGLang 0.5.21 has no HiSparse for MiniMax-M3 (from 0.5.22 on)"
+def test_hisparse_comes_with_0_5_21():
+    assert scenario("offload", gpu="b200", release="0.5.21")["available"]
+    assert scenario("offload", gpu="b200", release="0.5.20")["reason"] == (
+        "SGLang 0.5.20 has no HiSparse for MiniMax-M3 (from 0.5.21 on)"
     )
     with pytest.raises(UnsupportedError, match="has no HiSparse for MiniMax-M3"):
-        plan_of(release="0.5.21", offload={})
+        plan_of(release="0.5.20", offload={})
 
 
 def test_hisparse_does_not_start_with_two_kv_heads_on_a_rank():

@@ -62,8 +62,8 @@ def test_speculation_prices_one_more_layer_and_wider_rings():
     assert found == (pytest.approx(3_899.25 * 44 / 43, rel=1e-15), pytest.approx(wide * 44 / 43, rel=1e-15))
 
 
-@pytest.mark.parametrize("release", ["0.5.17", "0.5.18", "0.5.19", "0.5.20", "0.5.21"])
-def test_before_0_5_22_an_entry_is_584_bytes_and_windows_are_a_tenth_of_the_tokens(release):
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.18", "0.5.19", "0.5.20"])
+def test_before_0_5_21_an_entry_is_584_bytes_and_windows_are_a_tenth_of_the_tokens(release):
     # 0.1 × 584 × 43 + 584/4 × 21 + 584/128 × 20 + 132/4 × 21 + 0.1 × 8/128 × 10,240 × 21
     assert rates(release=release)[0] == pytest.approx(2_511.2 + 3_066 + 91.25 + 693 + 1_344, rel=1e-12)
     assert scenario(release=release)["compressed"]["swa_cap_tokens"] is None
@@ -112,11 +112,36 @@ def test_elided_is_baseline_where_no_layer_reuses_top_k():
         ({"disaggregation": "decode", "max_running_requests": 8}, 8 * 768 + 16 * 384),
         # 3 draft tokens and the verified one: 128 + 4 × 128 + 256 + 2 × 4 a request
         ({"radix_cache": False, "draft_layers": 1}, 64 * 904 + 16_640),
+        # Pipeline stages do not overlap: one chunk in flight, and drafts take a page: 128 + 4 × 128 + 256 + 256
+        ({"radix_cache": False, "pp": 2, "gpus": 16}, 64 * 768 + 8_192 + 256),
+        ({"radix_cache": False, "layer_range": [0, 22]}, 64 * 768 + 8_192 + 256),
+        ({"radix_cache": False, "pp": 2, "gpus": 16, "draft_layers": 1}, 64 * 1_152 + 8_192 + 256),
     ],
-    ids=["without prefixes", "with prefixes", "8 ranks", "PD decode", "speculation"],
+    ids=[
+        "without prefixes",
+        "with prefixes",
+        "8 ranks",
+        "PD decode",
+        "speculation",
+        "pipeline",
+        "a stage",
+        "pipeline with drafts",
+    ],
 )
 def test_windows_are_sized_by_the_request_cap(keys, slots):
     assert scenario(**keys)["compressed"]["swa_cap_tokens"] == slots
+
+
+@pytest.mark.parametrize(
+    ("release", "slots", "index_pages"), [("0.5.20", None, 1), ("0.5.21", 164_096, 1), ("0.5.22", 164_096, 4)]
+)
+def test_windows_are_sized_so_from_0_5_21_on_and_index_pages_padded_from_0_5_22_on(release, slots, index_pages):
+    found = scenario(release=release)
+    assert found["compressed"]["swa_cap_tokens"] == slots
+    pages = found["max_total_num_tokens"] // 256
+    # A page of 64 keys of 132 B for 256 tokens and layer of ratio 4, one spare page or four
+    index = next(line for line in found["ledger"] if line["name"] == "index-K")
+    assert index["bytes"] == (pages + index_pages) * 64 * 132 * 21
 
 
 def test_no_prefixes_are_kept_under_hisparse():
@@ -141,6 +166,17 @@ def test_v4_1_gives_up_the_pages_that_its_low_ratios_reserve():
         assert found["max_total_num_tokens"] == held
 
 
+def test_v4_1_on_two_stages_has_one_chunk_in_flight():
+    # windows: 256 × (128 + 128 + 256 + 256) + 8,192 + 256 + 1,024 × 384 = 598,272, × 20 layers × 585 B; state: 518 rows
+    # of 4,096 B in 3 layers; reserved as above: 3 × (149,760 + 192 × 68); a token: 3 × (585 + 68) / 2 = 979.5 B, so
+    # 40 GiB − 6,999,782,400 − 6,365,184 − 488,448 hold 36,695,290, in pages of 256
+    found = scenario(
+        DEEPSEEK_V4_1_FLASH, tp=4, pp=2, gpus=8, kv_budget="40GiB", max_running_requests=256, chunked_prefill_size=8_192
+    )
+    assert found["compressed"]["swa_cap_tokens"] == 598_272
+    assert found["max_total_num_tokens"] == 36_695_040
+
+
 def test_a_chunk_of_the_engines_own_is_divided_by_dp_attention_and_a_given_one_is_not():
     keys = {"radix_cache": False, "dp_attention": 8}
     own = plan_of(**keys, chunked_prefill_size="auto")
@@ -160,6 +196,20 @@ def test_state_of_ratio_128_is_taken_for_every_running_request_and_said_when_non
     assert found["swa_cap_tokens"] is None
     assert any("the state of 4,096 requests takes 43.0 GB" in note for note in plan["notes"])
     assert any("launcher sets 256" in note for note in plan["notes"])
+
+
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+@pytest.mark.parametrize(("dp", "requests", "rows"), [(1, 256, 66_176), (8, 32, 8_832)])
+def test_drafts_leave_the_256_requests_of_the_launcher_alone(release, dp, requests, rows):
+    """257 or 33 rings of 256, one more and a row, in blocks of 128; 48 would be set only where nothing was."""
+    plan = plan_of(draft_layers=1, max_running_requests="auto", dp_attention=dp, release=release)
+    found = plan["scenarios"]["baseline"]
+    assert found["compressed"]["fixed_c128_state_bytes"] == rows * 4_096 * 20
+    assert found["concurrency"]["limits"]["max_running"] == requests
+    notes = " ".join(plan["notes"])
+    assert "launcher sets 256 for DeepSeek-V4" in notes
+    assert f"the state of {requests} requests takes" in notes
+    assert "thousands" not in notes
 
 
 def test_what_the_launcher_sets_is_said_where_it_is_not_given_and_the_shipped_specs_give_it():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from configs import DEEPSEEK_V3, GLM_5, GLM_5_2, KIMI_K2_5, spec_of
+from configs import DEEPSEEK_V3, GLM_5, GLM_5_2, KIMI_K2, KIMI_K2_5, spec_of
 
 import hsplan
 from hsplan.engines.sglang.fraction import memory_settings
@@ -117,7 +117,10 @@ def test_a_given_fraction_is_taken():
         # A decode node prefills nothing: 512 + 3,072 + 1,024 + 1,024, below the 10 GiB.
         ({"disaggregation": "decode"}, 0.929),
         # 2,000 requests of 4 tokens to verify: 512 + 12,000 + 1,024 + 1,024 = 14,560.
-        ({"disaggregation": "decode", "max_running_requests": 2000, "draft_layers": 1}, 0.899),
+        (
+            {"disaggregation": "decode", "max_running_requests": 2000, "draft_layers": 1, "num_speculative_tokens": 3},
+            0.899,
+        ),
         # 2 stages of 4: 512 + 12,288 + 1,024 + 1,024, no prefill graph under PP since 0.5.20.
         ({"tp": 4, "pp": 2, "gpus": 8}, 0.897),
         # DeepEP: 16,384 + 1,024 for the prefill graph + 2,048 for the decode graphs.
@@ -216,6 +219,39 @@ def test_aiter_takes_another_15_percent_of_plain_mla_with_a_long_context():
     assert fraction(DEEPSEEK_V3, gpu="mi355x") == pytest.approx(0.7718, abs=1e-12)
     assert fraction(DEEPSEEK_V3, gpu="mi355x", max_model_len=8192, workload={"context": 8192}) == 0.908
     assert fraction(GLM_5_2, gpu="mi355x") == 0.908
+
+
+@pytest.mark.parametrize(
+    ("model", "gpu", "value"),
+    [
+        # 196,592 MiB less 512 + 24,576 + 1,024 + 256 + 768 is 0.862; 128 heads over TP 8 run on aiter: × 0.85.
+        (DEEPSEEK_V3, "mi300x", 0.7327),
+        # 294,896 MiB less the same; 64 heads over TP 8 do not, though a rank has 16 of them.
+        (KIMI_K2, "mi355x", 0.908),
+    ],
+    ids=["deepseek-v3", "kimi-k2"],
+)
+def test_aiter_takes_its_15_percent_by_the_heads_over_all_of_tp(model, gpu, value):
+    found = fraction(model, gpu=gpu, dp_attention=2, max_running_requests=128)
+    assert found == pytest.approx(value, abs=1e-12)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        # 512 + 1.5 × 4,096 + 1,024 + 1,024 = 8,704 of 143,771 MiB: the 10 GiB are kept.
+        ({"gpu": "h200", "max_running_requests": 4096}, 0.929),
+        # 512 + 1.5 × 8,192 + 1,024 + 1,024 = 14,848.
+        ({"gpu": "h200", "max_running_requests": 8192}, 0.897),
+        # Of 183,359 MiB: 512 + 3,072 + 1,024 + 1,024 + 3 × 512 × 8 + 1.5 × 512 × 8 = 24,064.
+        ({"gpu": "b200", "max_running_requests": 2048, "dp_attention": 8, "ep": 8}, 0.869),
+    ],
+    ids=["h200-4096", "h200-8192", "b200-2048"],
+)
+def test_draft_tokens_that_the_engine_fills_in_later_count_as_one(release, keys, value):
+    """A decode node reserves for what was given: its own 4 tokens of a step come after the fraction."""
+    assert fraction(GLM_5_2, release=release, disaggregation="decode", draft_layers=1, **keys) == value
 
 
 def test_dp_attention_divides_the_prefill_chunk_only_after_the_fraction():

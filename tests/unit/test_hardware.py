@@ -43,6 +43,22 @@ def test_only_the_rocm_cards_name_an_architecture_of_amd():
     assert {name: gpu.rocm for name, gpu in GPUS.items() if gpu.rocm} == {"mi300x": "gfx942", "mi355x": "gfx950"}
 
 
+@pytest.mark.parametrize(
+    ("name", "kib", "lanes"),
+    [
+        ("a100", 163, 32), ("l40s", 99, 32), ("h200", 227, 32), ("b200", 227, 32), ("gb300", 227, 32),
+        ("rtx-pro-6000", 99, 32), ("mi300x", 64, 64), ("mi355x", 160, 64),
+    ],
+)  # fmt: skip
+def test_a_block_has_the_shared_memory_and_lanes_of_its_architecture(name, kib, lanes):
+    gpu = gpu_named(name)
+    assert (gpu.shared_bytes, gpu.warp_lanes) == (kib * 1024, lanes)
+
+
+def test_every_card_knows_its_shared_memory():
+    assert all(gpu.shared_bytes >= 64 * 1024 for gpu in GPUS.values())
+
+
 def test_every_card_says_where_its_numbers_come_from():
     assert all(gpu.source and gpu.evidence in ("measured", "engine_log", "derived", "assumed") for gpu in GPUS.values())
 

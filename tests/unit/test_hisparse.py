@@ -138,7 +138,7 @@ def test_a_ratio_that_leaves_too_few_device_tokens_for_a_request_does_not_fit_an
 
 
 @pytest.mark.parametrize(
-    ("buffer", "ok"), [(2047, False), (2048, True), (4096, True), (32_704, True), (32_768, False), (100_000, False)]
+    ("buffer", "ok"), [(2047, False), (2048, True), (4096, True), (32_768, True), (32_832, False), (100_000, False)]
 )
 def test_the_hot_buffer_holds_top_k_and_fits_16_bit_slot_numbers(buffer, ok):
     if ok:
@@ -148,6 +148,46 @@ def test_the_hot_buffer_holds_top_k_and_fits_16_bit_slot_numbers(buffer, ok):
             offloaded(offload={"device_buffer_size": buffer})
         assert caught.value.lines()[0].startswith("offload.device_buffer_size: a hot buffer of ")
         assert "give at" in caught.value.lines()[1]
+
+
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+@pytest.mark.parametrize(
+    ("gpu", "most", "refused", "needed", "there"),
+    [
+        # 2,048 + 4,096 + 2 ids, 242 counters of 64 lanes twice: 4 × (6,146 + 2 × 242) + 2 × (15,424 + 4,096).
+        ("mi300x", 15_360, 15_424, "65,560", "65,536"),
+        # Chunks of 32 lanes: 4 × (6,146 + 2 × 955) + 2 × (30,528 + 4,096) of 99 KiB.
+        ("rtx-pro-6000", 30_464, 30_528, "101,472", "101,376"),
+        ("l40s", 30_464, 30_528, "101,472", "101,376"),
+    ],
+)
+def test_the_swap_in_kernel_finds_room_for_the_hot_buffer(release, gpu, most, refused, needed, there):
+    keys = {"gpu": gpu, "release": release}
+    keys |= {"kv_cache_dtype": "bfloat16", "attention_backend": "flashmla_sparse"} if gpu != "mi300x" else {}
+    assert entry(**keys, offload={"device_buffer_size": most})["available"] is True
+    with pytest.raises(InputError) as caught:
+        offloaded(**keys, offload={"device_buffer_size": refused})
+    what = f"swapping into {refused} slots takes {needed} B of shared memory, the {gpu} has {there} B"
+    assert caught.value.lines() == [f"offload.device_buffer_size: {what}", f"  give at most {most}"]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100", "h200", "b200", "gb300", "mi355x"])
+def test_other_cards_have_room_for_any_hot_buffer(gpu):
+    keys = {} if gpu == "mi355x" else {"kv_cache_dtype": "bfloat16", "attention_backend": "flashmla_sparse"}
+    assert entry(gpu=gpu, **keys, offload={"device_buffer_size": 32_704})["available"] is True
+
+
+def test_the_kernel_of_several_steps_takes_any_hot_buffer():
+    """Its tables lie in global memory; 0.5.21 swaps drafts in with the plain kernel."""
+    keys = {
+        "gpu": "rtx-pro-6000",
+        "disaggregation": "decode",
+        "draft_layers": 1,
+        "offload": {"device_buffer_size": 32_704},
+    }
+    assert entry(**keys, release="0.5.22")["available"] is True
+    with pytest.raises(InputError, match="shared memory"):
+        offloaded(**keys, release="0.5.21")
 
 
 @pytest.mark.parametrize(("release", "ok"), [("0.5.17", True), ("0.5.21", True), ("0.5.22", False), ("0.5.23", False)])
@@ -193,6 +233,7 @@ def test_offload_exists_since_22_march_2026(build, ok):
     assert plan["scenarios"]["offload"]["engine_applies"] is ok
 
 
-def test_the_default_buffer_is_twice_the_top_k_of_the_model():
-    plan = offloaded({**GLM_5_2, "index_topk": 1024})
-    assert plan.launched.pools.hot_buffer_tokens == 2048 + 64
+@pytest.mark.parametrize("release", ["0.5.17", "0.5.23"])
+def test_the_default_buffer_is_twice_the_engines_own_top_k_whatever_the_models(release):
+    plan = offloaded({**GLM_5_2, "index_topk": 1024}, release=release)
+    assert plan.launched.pools.hot_buffer_tokens == 4096 + 64

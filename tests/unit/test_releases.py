@@ -120,6 +120,8 @@ def test_a_day_that_does_not_exist_is_an_error_of_input(day):
     [
         ("main-2026-09-05", "first release 0.5.20"),
         ("main-2026-09-17", "first release 0.5.20"),
+        ("main-2026-09-19", "first release 0.5.21"),
+        ("main-2026-09-30", "first release 0.5.21"),
         ("main-2026-10-02", "first release 0.5.22"),
         ("main-2026-10-14", "first release 0.5.22"),
     ],

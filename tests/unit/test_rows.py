@@ -298,6 +298,19 @@ def test_a_backend_that_the_engine_refuses_on_this_card_is_refused(model, gpu, f
     assert isinstance(caught.value, InputError | UnsupportedError)
 
 
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize(("wanted", "page"), [("auto", 64), (16, 64), (128, 64), (10, 64), (64, 64), (1, 1)])
+def test_rocm_forces_pages_of_64_or_on_the_legacy_path_of_one(release, wanted, page):
+    """50 GiB // 100,152 B are 536,056 tokens: 536,000 in pages of 64; pages of 16 would hold 536,048."""
+    keys = {"gpu": "mi300x", "release": release, "page_size": wanted, "kv_budget": "50GiB"}
+    found = scenario(GLM_5, **keys)
+    assert found["row"]["page_tokens"] == page
+    assert found["max_total_num_tokens"] == {64: 536_000, 1: 536_056}[page]
+    notes = " ".join(hsplan.plan(spec_of(GLM_5, **keys)).to_dict()["notes"])
+    assert ("SGLang forces 64" in notes) == (wanted in (16, 128, 10))
+    assert ("legacy path" in notes) == (wanted == 1)
+
+
 # MLA without an indexer
 
 
@@ -320,6 +333,14 @@ def test_a_backend_that_the_engine_refuses_on_this_card_is_refused(model, gpu, f
 def test_auto_resolves_as_the_engine_does_for_plain_mla(gpu, model, tp, backend, page):
     found = scenario(model, gpu, tp=tp)["row"]
     assert (found["attention_backend"], found["page_tokens"], found["bytes"]) == (backend, page, BF16)
+
+
+@pytest.mark.parametrize("release", RELEASES)
+@pytest.mark.parametrize("groups", [{"dp_attention": 2}, {"dp_attention": 4}, {"cp": 2}])
+def test_rocm_counts_heads_over_all_of_tp_whatever_dp_attention_leaves(release, groups):
+    """128 // 8 are 16, which aiter takes, and 64 // 8 are 8; a rank really has 2 or 4 times as many."""
+    assert row(DEEPSEEK_V3, "mi300x", release=release, **groups) == ("aiter", BF16)
+    assert row(KIMI_K2, "mi355x", release=release, **groups) == ("triton", BF16)
 
 
 def test_the_ranks_of_a_node_decide_the_rocm_backend_when_tp_is_left_out():

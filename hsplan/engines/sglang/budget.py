@@ -7,6 +7,8 @@ budget = int(avail − pre × (1 − mem_fraction_static) − multimodal reserve
 
 from __future__ import annotations
 
+import msgspec
+
 from hsplan.engines.base import Budget, Interval, Launch, Line, Scenario, Step, exactly
 from hsplan.engines.loading import RankWeights
 from hsplan.engines.sglang.memory import before_weights_evidence, loading_overhead
@@ -21,44 +23,63 @@ WEIGHT_DOUBT = 0.05
 MULTIMODAL_RESERVE_BYTES = 100 * MIB
 
 
+class Held(msgspec.Struct, frozen=True):
+    """What a rank of the fullest stage holds in a scenario: its weights and that many indexers."""
+
+    weights: RankWeights
+    indexers: int
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the target."""
+        return self.weights.base + self.indexers * self.weights.indexer
+
+
+def held_by(launch: Launch, scenario: Scenario) -> Held | str:
+    """The stage that holds most, since every rank takes the least that is free; or why weights are not known."""
+    stages = []
+    for stage, weights in zip(launch.plan.stages, launch.extra.weights, strict=True):
+        if isinstance(weights, str):
+            return weights
+        stages.append(Held(weights, indexers_priced(launch, scenario, stage)))
+    return max(stages, key=lambda held: held.bytes)
+
+
 def budget_of(launch: Launch, scenario: Scenario) -> Budget:
     """
     The given budget, shifted by the indexers that differ from the scenario as launched, or the estimate.
 
     Raises UnsupportedError when weights are not known and no budget is given.
     """
-    given, weights = launch.loaded.spec.deployment.kv_budget, launch.extra.weights
+    given = launch.loaded.spec.deployment.kv_budget
     if given != "auto":
         return _given_budget(launch, scenario, given)
-    if isinstance(weights, str):
+    held = held_by(launch, scenario)
+    if isinstance(held, str):
         remedy = "give weights.bytes_per_rank, weights.path or deployment.kv_budget"
-        what = f"weights per rank are not known: {weights}"
+        what = f"weights per rank are not known: {held}"
         raise UnsupportedError(Problem(where=launch.loaded.where("weights"), what=what, remedy=remedy))
-    return _estimated_budget(launch, scenario, weights)
+    return _estimated_budget(launch, held)
 
 
 def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
     extra = launch.extra
-    weights, pre = extra.weights, extra.before_weights.best
-    kv = exactly(given)
-    indexer = 0 if isinstance(weights, str) else weights.indexer
-    fewer = indexers_priced(launch, extra.as_launched) - indexers_priced(launch, scenario)
-    if fewer and indexer:
-        freed = fewer * indexer
+    pre, kv, freed, known = extra.before_weights.best, exactly(given), 0, 0
+    launched, held = held_by(launch, extra.as_launched), held_by(launch, scenario)
+    if isinstance(launched, Held) and isinstance(held, Held):
+        freed, known = launched.bytes - held.bytes, held.bytes + held.weights.draft
+    if freed:
         doubt = int(abs(freed) * WEIGHT_DIFFERENCE_UNCERTAINTY)
         kv += Interval(freed - doubt, freed, freed + doubt)
     outside = pre - int(pre * extra.memory.fraction)
     implied = pre - outside - kv.best
     formula = f"{pre:,} B free − {outside:,} B outside the fraction − {kv.best:,} B budget"
-    known = (
-        0 if isinstance(weights, str) else weights.base + weights.draft + indexers_priced(launch, scenario) * indexer
-    )
 
     def explain() -> tuple[Step, ...]:
         first = f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}"
-        shift = f"{given:,} + {fewer} indexers × {indexer:,} B ± 3 % = {kv.best:,} B"
+        shift = f"{given:,} + {freed:,} B of indexers ± 3 % = {kv.best:,} B"
         steps = (Step("KV budget", first, "deployment.kv_budget"),)
-        return (*steps, Step("KV budget of this scenario", shift, "weights of #30531")) if fewer and indexer else steps
+        return (*steps, Step("KV budget of this scenario", shift, "weights of #30531")) if freed else steps
 
     loaded = max(implied, 0)
     line = Line(name="loaded before the pool", bytes=loaded, formula=formula, evidence="derived")
@@ -90,13 +111,12 @@ def _outside_line(launch: Launch) -> Line:
     )
 
 
-def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) -> Budget:
+def _estimated_budget(launch: Launch, held: Held) -> Budget:
     """Budget = int(avail − pre × (1 − fraction) − multimodal reserve); every rank takes the least avail."""
     extra = launch.extra
     release = launch.release
     pre, fraction = extra.before_weights, extra.memory.fraction
-    indexers = indexers_priced(launch, scenario)
-    target = weights.base + indexers * weights.indexer
+    weights, target = held.weights, held.bytes
     counted_draft = weights.draft if release.has("draft_loaded_first") else 0
     overhead = loading_overhead(launch.gpu, exact=weights.exact)
     reserve = MULTIMODAL_RESERVE_BYTES if launch.model.multimodal and release.has("multimodal_reserve") else 0
@@ -106,7 +126,7 @@ def _estimated_budget(launch: Launch, scenario: Scenario, weights: RankWeights) 
         Line(
             name="weights",
             bytes=target,
-            formula=f"{weights.formula} + {indexers} indexers × {weights.indexer:,} B",
+            formula=f"{weights.formula} + {held.indexers} indexers × {weights.indexer:,} B",
             evidence="measured" if weights.exact else "engine_code",
         ),
         Line(

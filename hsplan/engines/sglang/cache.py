@@ -24,7 +24,7 @@ class Cache(Protocol):
         """Raise InputError or UnsupportedError for what the release or hsplan cannot run; return notes."""
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """The row with or without the flags of HiSparse, or the reason why the engine refuses to start with them."""
 

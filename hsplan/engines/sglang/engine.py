@@ -29,7 +29,7 @@ class Extra(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row | str, Row | str]  # without and with offload
     memory: MemorySettings
     attention_tp: int
-    weights: RankWeights | str
+    weights: tuple[RankWeights | str, ...]  # of a rank of each stage
     before_weights: Interval
     as_launched: Scenario
 
@@ -52,17 +52,26 @@ class SGLang:
         context_len, context_notes = longest_request(
             loaded, model, stand_in="request tables are sized for workload.context"
         )
-        on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.attention_tp)
-        held = indexers_held(release, plan)
+        on_aiter = context_len > 8192 and runs_on_aiter(model, gpu, deployment, ranks.tp)
         without, with_offload = (
-            cache.row(model, gpu, release, deployment, ranks.attention_tp, offload=offload) for offload in (False, True)
+            cache.row(model, gpu, release, deployment, ranks, offload=offload) for offload in (False, True)
         )
-        shards = shards_of(deployment, ranks, model)
+        shards = shards_of(loaded, model, gpu, release, ranks)
 
         def graph_mib(chunk_tokens: int) -> int:
             return cache.prefill_graph_mib(model, release, deployment, chunk_tokens)
 
-        weights = weights_of_rank(loaded, model, plan, gpu, shards, held_indexers=held)
+        weights = tuple(
+            weights_of_rank(
+                loaded,
+                model,
+                msgspec.structs.replace(plan, stages=(stage,)),
+                gpu,
+                shards,
+                held_indexers=indexers_held(release, plan, stage),
+            )
+            for stage in plan.stages
+        )
         memory = memory_settings(model, gpu, release, deployment, tp=ranks.tp, aiter_mla=on_aiter, graph_mib=graph_mib)
         free = before_weights(gpu, deployment, ranks)
         return Launch(
@@ -77,7 +86,7 @@ class SGLang:
             cap_ranks=deployment.dp_attention,
             context_len=context_len,
             notes=(*release.notes, *model.notes, *notes, *context_notes),
-            not_modelled=_not_modelled(loaded, weights),
+            not_modelled=_not_modelled(loaded, weights[0]),
             can_offload=not isinstance(with_offload, str),
             fraction=memory.fraction,
             fraction_of=free,

@@ -123,7 +123,8 @@ def _activation_tokens(release: Release, deployment: Deployment, chunk: int, max
     if deployment.disaggregation == "decode" and release.has("pd_decode_activations"):
         requests = deployment.max_running_requests
         batch = requests if requests != "auto" else max_bs or 1
-        return max(batch * draft_tokens(deployment), 2048)
+        # As given: the engine fills in its own number of draft tokens only after this rule.
+        return max(batch * (deployment.num_speculative_tokens + 1), 2048)
     return max(chunk, 2048)
 
 

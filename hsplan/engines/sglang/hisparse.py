@@ -16,14 +16,15 @@ from hsplan.engines.sglang.releases import Release
 from hsplan.engines.sglang.requests import Requests, is_speculative
 from hsplan.errors import Problem
 from hsplan.families import LayerPlan, Model
+from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded, Offload
 from hsplan.swapin import SwapIn
-from hsplan.units import GIB, TIB
+from hsplan.units import GIB, TIB, ceil_div, floor_to
 
 HOST_RESERVE_BYTES = 10 * GIB
 INPUT_RESERVE = 6  # tokens of the pool that the longest input leaves free
 DEFAULT_SLOTS = 4096  # of hisparse_config: twice its own top_k of 2048, whatever the model's
-LRU_MAX_SLOTS = 2**15 - 1  # slot numbers are int16
+LRU_MAX_SLOTS = 2**15  # their numbers are int16, from 0 on
 MOST_STEPS = 4  # that a call of the speculative swap reads, the drafts and the token before them
 LEAST_TOP_K = 1024  # of models whose drafts are swapped in
 MOST_IDS = 8192  # steps × top-k of a call
@@ -43,11 +44,12 @@ class HotBuffer(msgspec.Struct, frozen=True):
         return self.slots + self.page_tokens
 
 
-def hot_buffer(loaded: Loaded, release: Release, page_tokens: int, *, top_k: int, default: int) -> HotBuffer | Problem:
-    """The buffer as given, or `default` slots; or what the engine refuses about it."""
-    offload = loaded.spec.offload or Offload()
-    slots = default if offload.device_buffer_size == "auto" else offload.device_buffer_size
-    where = loaded.where("offload.device_buffer_size")
+def hot_buffer(launch: Launch, page_tokens: int) -> HotBuffer | Problem:
+    """The buffer as given, or the engine's own; or what the engine refuses about it, or cannot swap into."""
+    release, top_k = launch.release, launch.model.index_topk or 0
+    given = (launch.loaded.spec.offload or Offload()).device_buffer_size
+    slots = DEFAULT_SLOTS if given == "auto" else given
+    where = launch.loaded.where("offload.device_buffer_size")
     if slots < top_k:
         what = f"a hot buffer of {slots} is smaller than index_topk {top_k}"
         return Problem(where=where, what=what, remedy=f"give at least {top_k}")
@@ -57,7 +59,24 @@ def hot_buffer(loaded: Loaded, release: Release, page_tokens: int, *, top_k: int
     if release.has("hot_buffer_in_pages") and slots % page_tokens:
         what = f"SGLang {release.name} takes whole pages of {page_tokens} tokens, not {slots}"
         return Problem(where=where, what=what, remedy=f"give {max(slots // page_tokens, 1) * page_tokens}")
+    needed, there = swap_in_bytes(slots, top_k, launch.gpu), launch.gpu.shared_bytes
+    if needed > there and not _swaps_drafts(launch.loaded.spec.deployment, release):
+        smaller = range(floor_to(slots, page_tokens), 0, -page_tokens)
+        most = next((size for size in smaller if swap_in_bytes(size, top_k, launch.gpu) <= there), 0)
+        what = f"swapping into {slots} slots takes {needed:,} B of shared memory, the {launch.gpu.name} has {there:,} B"
+        return Problem(where=where, what=what, remedy=f"give at most {most}")
     return HotBuffer(slots, page_tokens)
+
+
+def swap_in_bytes(slots: int, top_k: int, gpu: Gpu) -> int:
+    """Shared memory of one block of the swap-in kernel (SmemLayout of hisparse.cuh, the same in all releases)."""
+    ids, chunks = top_k + 2 * top_k + 2, ceil_div(slots, gpu.warp_lanes) + 1
+    return 4 * (ids + 2 * chunks) + 2 * (slots + 2 * top_k)
+
+
+def _swaps_drafts(deployment: Deployment, release: Release) -> bool:
+    """Whether the kernel of several steps swaps rows in, from 0.5.22 on: it keeps its tables in global memory."""
+    return draft_tokens(deployment) > 1 and release.has("draft_times_ratio")
 
 
 class SwapTables(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +135,7 @@ def host_line(host_tokens: int, host_bytes: int, row_bytes: int, layers: int) ->
 
 def swap_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: int) -> SwapTables:
     """The tables of an MLA pool with an indexer: every layer is swapped."""
-    buffer = latent_buffer(launch.loaded, launch.model, launch.release, layout.row.page_tokens)
+    buffer = hot_buffer(launch, layout.row.page_tokens)
     assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
     top_k = launch.model.index_topk or 0
     return SwapTables(
@@ -128,13 +147,6 @@ def swap_of(launch: Launch, layout: Layout, requests: Requests, logical_tokens: 
         columns=requests.cols + buffer.page_tokens,
         logical=logical_tokens,
     )
-
-
-def latent_buffer(loaded: Loaded, model: Model, release: Release, page_tokens: int) -> HotBuffer | Problem:
-    """The hot buffer of a DSA model: 2 · index_topk slots unless given."""
-    top_k = model.index_topk
-    assert top_k is not None  # noqa: S101
-    return hot_buffer(loaded, release, page_tokens, top_k=top_k, default=2 * top_k)
 
 
 def speculation_refused(loaded: Loaded, model: Model, release: Release) -> Problem | None:

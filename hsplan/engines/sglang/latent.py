@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from hsplan.engines.base import Budget, Launch, Layout, Pools, Row, Scenario
 from hsplan.engines.sglang.cell import rates
 from hsplan.engines.sglang.fraction import latent_graph_mib
-from hsplan.engines.sglang.hisparse import latent_buffer, speculation_refused
+from hsplan.engines.sglang.hisparse import hot_buffer, speculation_refused
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.pools import pools_of, ratio_of
 from hsplan.engines.sglang.releases import Release
@@ -33,14 +33,13 @@ class LatentCache:
         if problem is not None:
             raise UnsupportedError(problem)
         _check_index(loaded, model)
-        _check_rocm_page(loaded, model, gpu)
         return list(_notes(loaded.spec.deployment, model, gpu))
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """The row with or without the flags of HiSparse, or the reason why the engine refuses to start with them."""
-        return resolve_row(model, gpu, release, deployment, attention_tp, offload=offload)
+        return resolve_row(model, gpu, release, deployment, ranks.tp, offload=offload)
 
     def prefill_graph_mib(self, model: Model, release: Release, deployment: Deployment, chunk_tokens: int) -> int:  # noqa: ARG002
         """MiB that the automatic fraction leaves for prefill graphs."""
@@ -49,7 +48,7 @@ class LatentCache:
     def layout(self, launch: Launch, scenario: Scenario, row: Row) -> Layout | Problem:
         """Row and rates of the stage that charges most, or what is wrong with the hot buffer."""
         if scenario.offload:
-            buffer = latent_buffer(launch.loaded, launch.model, launch.release, row.page_tokens)
+            buffer = hot_buffer(launch, row.page_tokens)
             if isinstance(buffer, Problem):
                 return buffer
             refused = speculation_refused(launch.loaded, launch.model, launch.release)
@@ -119,18 +118,12 @@ def _check_index(loaded: Loaded, model: Model) -> None:
         raise UnsupportedError(Problem(where=loaded.where("model.kv_lora_rank"), what=what))
 
 
-def _check_rocm_page(loaded: Loaded, model: Model, gpu: Gpu) -> None:
-    """The index-K layouts of ROCm: 1 on the legacy path, a multiple of 16 on the other."""
-    page = loaded.spec.deployment.page_size
-    if gpu.rocm and model.index_topk is not None and page not in ("auto", 1) and page % 16:
-        where, what = loaded.where("deployment.page_size"), f"{page} tokens: ROCm takes 1 or a multiple of 16"
-        raise InputError(Problem(where=where, what=what, remedy="leave it to auto (64)"))
-
-
 def _notes(deployment: Deployment, model: Model, gpu: Gpu) -> Iterator[str]:
-    dsa = model.index_topk is not None
-    if dsa and not gpu.rocm and deployment.page_size not in ("auto", DSA_PAGE):
-        yield f"page_size {deployment.page_size}: SGLang forces {DSA_PAGE} for DSA models on CUDA"
+    dsa, page = model.index_topk is not None, deployment.page_size
+    if dsa and gpu.rocm and page == 1:
+        yield f"page_size 1 is SGLang's legacy path on ROCm; with aiter's preshuffled index keys it is {DSA_PAGE}"
+    elif dsa and page not in ("auto", DSA_PAGE):
+        yield f"page_size {page}: SGLang forces {DSA_PAGE} for DSA models"
     if not dsa and deployment.attention_backend not in (*MLA_BACKENDS, "auto"):
         yield f"attention_backend {deployment.attention_backend} is for DSA models and is ignored here"
     if not deployment.radix_cache:

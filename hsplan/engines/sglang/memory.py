@@ -18,6 +18,7 @@ from hsplan.units import GIB, MIB, ceil_div
 LOGGED_GPUS = ("h200", "h20", "gb300", "rtx-pro-6000", "mi355x")
 WORKSPACE_BYTES = 384 * MIB  # SGLANG_FLASHINFER_WORKSPACE_SIZE, dsa_backend.py
 TRTLLM_MLA_WORKSPACE_BYTES = 150 * MIB  # trtllm_mla_backend.py, beside the one above
+TRTLLM_MHA_WORKSPACE_BYTES = 512 * MIB  # trtllm_mha_backend.py, beside it too
 # Decode graphs of GLM-5.1 on 8 × H200, max_bs 512, took 2.73 GiB.
 GRAPH_BYTES_PER_BATCH = int(2.73 * GIB) // 512
 
@@ -93,14 +94,16 @@ def after_pool_lines(
 
 
 def workspace_bytes(launch: Launch, row: Row) -> int:
-    """Workspaces of the MLA and DSA backends."""
+    """Workspaces of the MLA and DSA backends; that of trtllm is for the queries of all DCP ranks."""
     backend = row.attention_backend
     if launch.model.index_topk is None:
         if backend == "trtllm_mla":
             return WORKSPACE_BYTES + TRTLLM_MLA_WORKSPACE_BYTES
         return WORKSPACE_BYTES if backend == "flashinfer" else 0
-    wide = launch.gpu.capability >= 100 or "trtllm" in backend or "flashinfer" in backend
-    return WORKSPACE_BYTES if wide else 0
+    if "flashinfer" in backend:
+        return WORKSPACE_BYTES
+    wide = launch.gpu.capability >= 100 or "trtllm" in backend
+    return WORKSPACE_BYTES * launch.loaded.spec.deployment.dcp if wide else 0
 
 
 def _graph_line(

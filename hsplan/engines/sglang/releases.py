@@ -27,6 +27,7 @@ FIRST_RELEASE = RELEASES["0.5.17"]  # the day of the first wheel that was read
 FIRST_BUILD = "2025-10-08"
 
 SWITCHES = {
+    "rocm_fuses_under_ep": "2025-11-07",  # #12201, in review the day before
     "raw_fp8_trtllm": "2026-02-16",  # #18389: trtllm keeps fp8 rows raw, 576 B
     "draft_reserve_4gib": "2026-02-26",  # automatic fraction leaves 4 GiB, not 2, for EAGLE
     "prefill_graph_reserve": "2026-03-02",  # #16331: prefill graphs, 1536 MiB
@@ -57,15 +58,18 @@ SWITCHES = {
     "v4_trtllm": "2026-09-18",  # first release 0.5.20: uniform fp8 rows of DeepSeek-V4
     "small_gpu_defaults": "2026-09-18",  # first release 0.5.20: chunk 4096, max_bs 48/160 below 35 GiB
     "rocm_triton": "2026-09-18",  # first release 0.5.20: default DSA backend on ROCm
+    "v4_window_cap": "2026-10-01",  # first release 0.5.21: V4's windows by the request cap, padded pages charged
+    "m3_hisparse": "2026-10-01",  # first release 0.5.21
+    "m3_index_charged": "2026-10-01",  # first release 0.5.21: M3's index key is charged as stored
+    "m3_fp8_index_gfx950": "2026-10-01",  # first release 0.5.21
+    "v4_index_padded": "2026-10-15",  # first release 0.5.22: V4's index keys have as many pages as their entries
     "elision_under_pd": "2026-10-15",  # first release 0.5.22: elision with PD and HiCache on CUDA
     "draft_times_ratio": "2026-10-15",  # first release 0.5.22: draft KV × ratio under HiSparse
     "max_bs_capped": "2026-10-15",  # first release 0.5.22: by --max-running-requests
     "cuda_tilelang_fp8": "2026-10-15",  # first release 0.5.22: raw fp8 rows with tilelang on CUDA
     "dsa_dcp": "2026-10-15",  # first release 0.5.22
     "hot_buffer_in_pages": "2026-10-15",  # first release 0.5.22
-    "v4_window_cap": "2026-10-15",  # first release 0.5.22: V4's windows by the request cap, padded pages charged
-    "m3_hisparse": "2026-10-15",  # first release 0.5.22
-    "m3_index_charged": "2026-10-15",  # first release 0.5.22: M3's index key is charged as stored
+    "glm_draft_fuses": "2026-10-15",  # first release 0.5.22: the gate knows GLM's MTP layers by their own name
     "without_tokenspeed_mla": "2026-10-30",  # gone in 0.5.23
     "at_least_one_request": "2026-10-30",  # first release 0.5.23: max(1, requests // dp)
     "v41": "2026-10-30",  # 0.5.23: DeepSeek-V4.1 with padded pages of ratio 1 and 2; earlier rules were not checked
@@ -74,6 +78,7 @@ SWITCHES = {
 # Builds between two releases of which only the later has these changes.
 UNDATED = (
     ("2026-09-04", "2026-09-18", "indexer_types first, external linker, PD role (first release 0.5.20)"),
+    ("2026-09-18", "2026-10-01", "DeepSeek-V4's windows, MiniMax-M3's HiSparse and index key (first release 0.5.21)"),
     ("2026-10-01", "2026-10-15", "elision under PD and HiCache, draft KV × ratio (first release 0.5.22)"),
 )
 CALENDAR = Calendar("SGLang", RELEASES, LATEST, FIRST_BUILD)

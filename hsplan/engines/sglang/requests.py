@@ -13,7 +13,7 @@ from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.releases import Release
 from hsplan.spec import Deployment
 
-SPECULATIVE_REQUESTS = 48
+SPECULATIVE_REQUESTS = 48  # that drafts set where nothing did before them
 
 
 class Requests(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,13 +31,23 @@ def is_speculative(deployment: Deployment) -> bool:
 
 
 def requests_of(
-    deployment: Deployment, release: Release, *, tokens: int, context_len: int, page_tokens: int
+    deployment: Deployment,
+    release: Release,
+    *,
+    tokens: int,
+    context_len: int,
+    page_tokens: int,
+    with_drafts: int = SPECULATIVE_REQUESTS,
 ) -> Requests:
-    """`tokens` are the device tokens of the rank; `context_len` the engine's own context length."""
+    """
+    `tokens` are the device tokens of the rank; `context_len` the engine's own context length.
+
+    `with_drafts` is what the engine sets for a deployment that drafts when no number is given.
+    """
     given = deployment.max_running_requests
     dp = deployment.dp_attention
     if given == "auto" and is_speculative(deployment):
-        given = SPECULATIVE_REQUESTS
+        given = with_drafts
     half = tokens // 2
     if given == "auto":
         estimate = min(max(int(tokens / context_len * 512), 2048), 4096)

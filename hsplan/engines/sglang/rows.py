@@ -38,13 +38,13 @@ DSA_PAGE = 64
 
 
 def resolve_row(
-    model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+    model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int, *, offload: bool
 ) -> Row | str:
     """The row with or without the flags of HiSparse, or the reason why the engine refuses to start with them."""
     if model.index_topk is None:
         if offload:
             return "HiSparse needs a model with a top-k indexer (DSA)"
-        return _mla_row(model, gpu, release, deployment, attention_tp)
+        return _mla_row(model, gpu, release, deployment, tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
         dtype = "fp8_e4m3" if gpu.capability >= 100 else "bfloat16"
@@ -156,7 +156,7 @@ def _dsa_row(
         # lora fp8 values, an fp32 scale for each 128 of them, and the rope part in bf16
         kind, stored = "fp8_packed", lora + lora // 128 * 4 + rope * 2
     charged = stored if release.has("true_row_charged") or kind == "bf16" else lora + rope
-    page = deployment.page_size if gpu.rocm and deployment.page_size != "auto" else DSA_PAGE
+    page = 1 if gpu.rocm and deployment.page_size == 1 else DSA_PAGE  # 1: the legacy index keys of ROCm
     name = backends[0] if backends[0] == backends[1] else "/".join(backends)
     return Row(
         format=kind, bytes=stored, charged_bytes=charged, attention_backend=name, kv_cache_dtype=dtype, page_tokens=page
@@ -175,9 +175,9 @@ def _keeps_fp8_raw(gpu: Gpu, release: Release, backends: set[str]) -> bool:
     return backends == {"tilelang"} and release.has("cuda_tilelang_fp8")
 
 
-def _mla_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int) -> Row:
+def _mla_row(model: Model, gpu: Gpu, release: Release, deployment: Deployment, tp: int) -> Row:
     given = deployment.attention_backend
-    backend = given if given in MLA_BACKENDS else _mla_backend(model, gpu, attention_tp)
+    backend = given if given in MLA_BACKENDS else _mla_backend(model, gpu, tp)
     dtype = deployment.kv_cache_dtype
     if dtype == "auto":
         dtype = checkpoint_dtype(release, model.quantization)
@@ -213,17 +213,17 @@ def _reads_kv_scheme(release: Release, quantization: Mapping[str, Any] | None) -
     return method != "compressed-tensors" or release.has("kv_dtype_of_compressed")
 
 
-def runs_on_aiter(model: Model, gpu: Gpu, deployment: Deployment, attention_tp: int) -> bool:
+def runs_on_aiter(model: Model, gpu: Gpu, deployment: Deployment, tp: int) -> bool:
     """Whether dense MLA runs on the aiter backend (ROCm)."""
     given = deployment.attention_backend
     if model.index_topk is not None or not gpu.rocm:
         return False
-    return (given if given in MLA_BACKENDS else _mla_backend(model, gpu, attention_tp)) == "aiter"
+    return (given if given in MLA_BACKENDS else _mla_backend(model, gpu, tp)) == "aiter"
 
 
-def _mla_backend(model: Model, gpu: Gpu, attention_tp: int) -> str:
-    """`get_default_attn_backend`, and trtllm_mla for these architectures on SM100."""
+def _mla_backend(model: Model, gpu: Gpu, tp: int) -> str:
+    """`get_default_attn_backend`, which divides heads by all of TP; trtllm_mla for these architectures on SM100."""
     if gpu.rocm:
-        heads = (model.num_attention_heads or 0) // attention_tp
+        heads = (model.num_attention_heads or 0) // tp
         return "aiter" if heads in {16, 128} else "triton"
     return {9: "fa3", 10: "trtllm_mla"}.get(gpu.capability // 10, "triton")

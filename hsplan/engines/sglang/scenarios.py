@@ -30,18 +30,18 @@ def applies(launch: Launch, scenario: Scenario) -> bool:
     return elides(launch.release, launch.loaded.spec.deployment, offload=scenario.offload) == scenario.elided
 
 
-def indexers_held(release: Release, plan: LayerPlan) -> int:
-    """Indexer modules on the fullest stage: since #30531 only those of owner layers, in every mode."""
+def indexers_held(release: Release, plan: LayerPlan, stage: tuple[int, int]) -> int:
+    """Indexer modules of a stage: since #30531 only those of owner layers, in every mode."""
     if not plan.has_indexer:
         return 0
-    return max(plan.owners_in(*stage) if release.has("elision") else plan.indexed_in(*stage) for stage in plan.stages)
+    return plan.owners_in(*stage) if release.has("elision") else plan.indexed_in(*stage)
 
 
-def indexers_priced(launch: Launch, scenario: Scenario) -> int:
-    """Indexers of a scenario: what the build holds where it runs it, else what the scenario's name says."""
+def indexers_priced(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> int:
+    """Indexers of a stage and scenario: what the build holds where it runs it, else what the scenario's name says."""
     plan = launch.plan
     if not plan.has_indexer:
         return 0
     if applies(launch, scenario):
-        return indexers_held(launch.release, plan)
-    return max(plan.owners_in(*stage) if scenario.elided else plan.indexed_in(*stage) for stage in plan.stages)
+        return indexers_held(launch.release, plan, stage)
+    return plan.owners_in(*stage) if scenario.elided else plan.indexed_in(*stage)

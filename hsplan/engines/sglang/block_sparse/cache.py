@@ -7,12 +7,13 @@ hisparse_coordinator.py of 0.5.17 to 0.5.23.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hsplan.engines.base import Budget, Buffer, Launch, Layout, Pools, Refusal, Row, Scenario, Step
 from hsplan.engines.sglang.block_sparse.pools import pool_buffers, pool_lines, swap_buffers, swap_lines
 from hsplan.engines.sglang.block_sparse.rates import kv_of, rank_widths, rate_steps, stage_rates, widths_of
 from hsplan.engines.sglang.buffers import request_buffers
 from hsplan.engines.sglang.hisparse import (
-    DEFAULT_SLOTS,
     HOST_RESERVE_BYTES,
     HotBuffer,
     Offloaded,
@@ -23,7 +24,7 @@ from hsplan.engines.sglang.hisparse import (
     offload_notes,
 )
 from hsplan.engines.sglang.launch import Ranks
-from hsplan.engines.sglang.memory import WORKSPACE_BYTES, after_pool_lines
+from hsplan.engines.sglang.memory import TRTLLM_MHA_WORKSPACE_BYTES, WORKSPACE_BYTES, after_pool_lines
 from hsplan.engines.sglang.pools import ratio_of, tokens_of
 from hsplan.engines.sglang.releases import FIRST_RELEASE, Release
 from hsplan.engines.sglang.requests import Requests, requests_of
@@ -34,9 +35,10 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 
 BACKENDS = ("fa3", "fa4", "flashinfer", "triton")
-# These take the model's own blocks of 128 as pages when none is given; the others take pages of one token.
-BLOCK_PAGES = ("fa3", "fa4", "trtllm_mha")
-BLOCK = 128
+BLOCK = 128  # tokens of a block of the model
+SM100 = (100, 103)
+TRTLLM_MHA_PAGES = (16, 32, 64, 128)
+WORKSPACES = {"flashinfer": WORKSPACE_BYTES, "trtllm_mha": WORKSPACE_BYTES + TRTLLM_MHA_WORKSPACE_BYTES}
 PREFILL_SIZES = (
     *range(4, 33, 4), *range(48, 257, 16), *range(288, 513, 32), *range(576, 1025, 64), *range(1280, 4097, 256),
 )  # fmt: skip
@@ -45,15 +47,19 @@ PREFILL_SIZES = (
 class BlockSparseCache:
     """MiniMax-M3: dense layers, sparse layers, and the index of sparse layers."""
 
-    def check(self, loaded: Loaded, model: Model, gpu: Gpu, release: Release, ranks: Ranks) -> list[str]:  # noqa: ARG002
+    def check(self, loaded: Loaded, model: Model, gpu: Gpu, release: Release, ranks: Ranks) -> list[str]:
         """Raise UnsupportedError for what cannot run; return notes."""
         problem = _unsupported(loaded, model, gpu, release)
         if problem is not None:
             raise UnsupportedError(problem)
+        deployment = loaded.spec.deployment
+        row, page = self.row(model, gpu, release, deployment, ranks, offload=False), deployment.page_size
+        if isinstance(row, Row) and page not in ("auto", row.page_tokens):
+            return [f"page_size {page}: SGLang forces {row.page_tokens} with {row.attention_backend}"]
         return []
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """K and V of the heads of one rank, or why the engine does not start with HiSparse."""
         dtype = deployment.kv_cache_dtype
@@ -62,20 +68,17 @@ class BlockSparseCache:
         given = deployment.attention_backend
         backend = _backend(gpu, dtype) if given == "auto" else given
         if offload and not release.has("m3_hisparse"):
-            return f"SGLang {release.name} has no HiSparse for MiniMax-M3 (from 0.5.22 on)"
+            return f"SGLang {release.name} has no HiSparse for MiniMax-M3 (from 0.5.21 on)"
         if offload and deployment.hierarchical_cache:
             return "HiSparse needs the radix cache off, HiCache needs it on"
-        page = deployment.page_size
-        if page == "auto":
-            page = BLOCK if backend in BLOCK_PAGES else 1
-        stored = rank_widths(model, gpu, release, dtype, backend, attention_tp).row
+        stored = rank_widths(model, gpu, release, dtype, backend, ranks.attention_tp).row
         return Row(
             format="kv_fp8" if dtype == "fp8_e4m3" else "kv_bf16",
             bytes=stored,
             charged_bytes=stored,
             attention_backend=backend,
             kv_cache_dtype=dtype,
-            page_tokens=page,
+            page_tokens=_page(gpu, backend, deployment.page_size),
         )
 
     def prefill_graph_mib(self, model: Model, release: Release, deployment: Deployment, chunk_tokens: int) -> int:  # noqa: ARG002
@@ -116,7 +119,7 @@ class BlockSparseCache:
         )
         widths = widths_of(launch, row)
         offloaded = _offloaded(launch, layout, requests, logical, ratio) if scenario.offload else Offloaded()
-        workspace = WORKSPACE_BYTES if row.attention_backend == "trtllm_mha" else 0
+        workspace = WORKSPACES.get(row.attention_backend, 0)
 
         def buffers() -> tuple[Buffer, ...]:
             pool = pool_buffers(launch, layout, widths.index, tokens.best, logical, offload=scenario.offload)
@@ -168,10 +171,22 @@ def _unsupported(loaded: Loaded, model: Model, gpu: Gpu, release: Release) -> Pr
 
 
 def _backend(gpu: Gpu, dtype: str) -> str:
-    """fp8 attention on SM100 needs trtllm_mha."""
-    if gpu.capability in (100, 103):
+    """fp8 attention on SM100 needs trtllm_mha; where the model has no rule of its own, the default is flashinfer."""
+    if gpu.capability in SM100:
         return "trtllm_mha" if dtype == "fp8_e4m3" else "fa4"
-    return "fa3" if gpu.capability == 90 else "triton"
+    if gpu.rocm:
+        return "triton"
+    return "fa3" if gpu.capability == 90 else "flashinfer"
+
+
+def _page(gpu: Gpu, backend: str, wanted: int | Literal["auto"]) -> int:
+    """fa4 on SM100 takes the model's blocks only; three backends take them when no page is given (minimax_m3.py)."""
+    if gpu.capability in SM100 and backend == "fa4":
+        return BLOCK
+    if wanted == "auto":
+        blocks = (gpu.capability == 90 and backend == "fa3") or backend == "trtllm_mha"
+        return BLOCK if blocks else 1
+    return 64 if backend == "trtllm_mha" and wanted not in TRTLLM_MHA_PAGES else wanted
 
 
 def _refusal(launch: Launch) -> Refusal | None:
@@ -185,8 +200,7 @@ def _refusal(launch: Launch) -> Refusal | None:
 
 
 def _buffer(launch: Launch, row: Row) -> HotBuffer | Problem:
-    top_k = launch.model.index_topk or 0
-    return hot_buffer(launch.loaded, launch.release, row.page_tokens, top_k=top_k, default=DEFAULT_SLOTS)
+    return hot_buffer(launch, row.page_tokens)
 
 
 def _swap(launch: Launch, layout: Layout, requests: Requests, logical: int) -> SwapTables:

@@ -39,12 +39,18 @@ def widths_of(launch: Launch, row: Row) -> Widths:
 
 
 def rank_widths(model: Model, gpu: Gpu, release: Release, dtype: str, backend: str, attention_tp: int) -> Widths:
-    """Heads beyond the KV heads are copies; the index key is fp8 with fp8 attention, and on Hopper from 0.5.23 on."""
+    """
+    Heads beyond the KV heads are copies.
+
+    The index key is fp8 with fp8 attention, with an fp8 cache on Hopper from 0.5.23 on, and with any on gfx950 from
+    0.5.21 on (`SGLANG_OPT_MINIMAX_M3_FP8_INDEX_CACHE`, on unless switched off).
+    """
     kv = kv_of(model)
     heads = max(1, kv.kv_heads // attention_tp)
     fp8_attention = dtype == "fp8_e4m3" and backend == "trtllm_mha" and gpu.capability in (100, 103)
     hopper = dtype == "fp8_e4m3" and gpu.capability == 90 and release.has("m3_fp8_index_hopper")
-    index = kv.index_dim * (1 if fp8_attention or hopper else 2)
+    gfx950 = gpu.rocm == "gfx950" and release.has("m3_fp8_index_gfx950")
+    index = kv.index_dim * (1 if fp8_attention or hopper or gfx950 else 2)
     charged = index if release.has("m3_index_charged") else kv.index_dim * 2
     return Widths(2 * heads * kv.head_dim * ITEM[dtype], charged, index)
 

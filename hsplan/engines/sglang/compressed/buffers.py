@@ -16,22 +16,23 @@ def compressed_buffers(
 ) -> Iterator[Buffer]:
     """Pages of every pool, a tensor a layer; state in fp32."""
     shape, drafts = sizing.shape, launch.loaded.spec.deployment.draft_layers
-    windows = _pages(sizing, found.swa_tokens, 256)
+    padded = sizing.padded
+    windows = _pages(found.swa_tokens, 256, padded=padded)
     yield _kv("window KV", windows, sizing.main.page_bytes(256), shape.layers)
     yield _kv("draft window KV", windows, sizing.main.page_bytes(256), drafts)
-    yield _kv("ratio-4 KV", _pages(sizing, found.c4_tokens, 64), sizing.main.page_bytes(64), shape.c4)
-    yield _kv("ratio-128 KV", _pages(sizing, found.c128_tokens, 2), sizing.main.page_bytes(2), shape.c128)
-    yield _kv("ratio-2 KV", _pages(sizing, tokens // 2, 128), sizing.low.page_bytes(128), shape.c2)
-    yield _kv("ratio-1 KV", _pages(sizing, tokens, 256), sizing.low.page_bytes(256), shape.c1)
-    yield _kv("index-K", _pages(sizing, found.c128_tokens * 32, 64), 64 * 132, shape.c4)
+    yield _kv("ratio-4 KV", _pages(found.c4_tokens, 64, padded=padded), sizing.main.page_bytes(64), shape.c4)
+    yield _kv("ratio-128 KV", _pages(found.c128_tokens, 2, padded=padded), sizing.main.page_bytes(2), shape.c128)
+    yield _kv("ratio-2 KV", _pages(tokens // 2, 128, padded=padded), sizing.low.page_bytes(128), shape.c2)
+    yield _kv("ratio-1 KV", _pages(tokens, 256, padded=padded), sizing.low.page_bytes(256), shape.c1)
+    yield _kv("index-K", _pages(found.c128_tokens * 32, 64, padded=sizing.index_padded), 64 * 132, shape.c4)
     yield _kv("index-K, ratio 2", ceil_div((tokens + 256) // 2 + 64, 64), 64 * 68, shape.c2)
     yield _kv("index-K, ratio 1", ceil_div(tokens + 256 + 64, 64), 64 * 68, shape.c1)
     yield from _state(sizing, found, requests)
     yield Buffer(line="token to window map", shape=(tokens + 256 + 1,), dtype="int64")
 
 
-def _pages(sizing: Sizing, slots: int, page: int) -> int:
-    return ceil_div(slots + 256, page) if sizing.padded else (slots + page + 1) // page
+def _pages(slots: int, page: int, *, padded: bool) -> int:
+    return ceil_div(slots + 256, page) if padded else (slots + page + 1) // page
 
 
 def _kv(line: str, pages: int, page_bytes: int, layers: int) -> Buffer:

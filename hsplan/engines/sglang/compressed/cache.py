@@ -30,10 +30,9 @@ from hsplan.engines.sglang.compressed.rules import (
     stage_refused,
     unsupported,
 )
-from hsplan.engines.sglang.compressed.sizing import ENTRIES, PAGE, Sizing, sizing_of
+from hsplan.engines.sglang.compressed.sizing import ENTRIES, LAUNCHER_REQUESTS, PAGE, Sizing, sizing_of
 from hsplan.engines.sglang.compressed.steps import rate_steps, token_steps
 from hsplan.engines.sglang.hisparse import (
-    DEFAULT_SLOTS,
     HOST_RESERVE_BYTES,
     HotBuffer,
     Offloaded,
@@ -68,12 +67,12 @@ class CompressedCache:
         return launcher_notes(loaded, model, release)
 
     def row(
-        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, attention_tp: int, *, offload: bool
+        self, model: Model, gpu: Gpu, release: Release, deployment: Deployment, ranks: Ranks, *, offload: bool
     ) -> Row | str:
         """The entry that is stored, or why the engine does not start with HiSparse."""
         assert isinstance(model.kv, Compressed)  # noqa: S101
         given = deployment.attention_backend
-        backend = backend_of(model.kv, gpu, deployment, attention_tp) if given == "auto" else given
+        backend = backend_of(model.kv, gpu, deployment, ranks.attention_tp) if given == "auto" else given
         reason = hisparse_refused(model.kv, deployment, backend) if offload else None
         kind = {"trtllm": "v4_uniform", "flashmla_mega": "v41"}.get(backend, "v4_packed")
         stored = ENTRIES[kind].bytes
@@ -122,7 +121,12 @@ class CompressedCache:
         priced = requests_priced(sizing, budget.kv_bytes.best)
         found = pools_of_tokens(sizing, tokens.best, priced)
         requests = requests_of(
-            deployment, release, tokens=tokens.best, context_len=launch.context_len, page_tokens=PAGE
+            deployment,
+            release,
+            tokens=tokens.best,
+            context_len=launch.context_len,
+            page_tokens=PAGE,
+            with_drafts=LAUNCHER_REQUESTS,
         )
         offloaded = _offloaded(launch, sizing, requests, tokens.best) if scenario.offload else Offloaded()
         workspace = WORKSPACE_BYTES if layout.row.attention_backend == "trtllm" else 0
@@ -159,8 +163,7 @@ class CompressedCache:
 
 
 def _buffer(launch: Launch) -> HotBuffer | Problem:
-    top_k = launch.model.index_topk or 0
-    return hot_buffer(launch.loaded, launch.release, SWAP_PAGE, top_k=top_k, default=DEFAULT_SLOTS)
+    return hot_buffer(launch, SWAP_PAGE)
 
 
 def _slots(launch: Launch) -> int:

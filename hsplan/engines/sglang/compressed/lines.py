@@ -25,9 +25,9 @@ from hsplan.engines.sglang.requests import Requests
 from hsplan.units import ceil_div
 
 
-def pool_pages(sizing: Sizing, slots: int, page: int) -> int:
-    """Pages of a pool: a whole logical page of 256 slots to spare from 0.5.22 on, one slot before."""
-    return ceil_div(slots + PAGE, page) if sizing.padded else (slots + page + 1) // page
+def pool_pages(slots: int, page: int, *, padded: bool) -> int:
+    """Pages of a pool: a whole logical page of 256 slots to spare where it is padded, else one slot."""
+    return ceil_div(slots + PAGE, page) if padded else (slots + page + 1) // page
 
 
 def compressed_lines(
@@ -52,7 +52,7 @@ def compressed_lines(
 
 
 def _pages(name: str, sizing: Sizing, slots: int, page: int, entry: Entry, layers: int) -> Line:
-    pages, size = pool_pages(sizing, slots, page), entry.page_bytes(page)
+    pages, size = pool_pages(slots, page, padded=sizing.padded), entry.page_bytes(page)
     formula = f"{pages:,} pages of {page} × {size:,} B × {layers} layers"
     return Line(name=name, bytes=pages * size * layers, formula=formula, evidence="engine_code")
 
@@ -61,7 +61,7 @@ def _index_lines(sizing: Sizing, found: CompressedPools, tokens: int) -> Iterato
     """Keys of every logical entry of ratio 4 stay on the GPU; those of ratio 1 and 2 lie with their sources."""
     shape = sizing.shape
     if shape.c4:
-        pages = pool_pages(sizing, found.c128_tokens * 32, PAGE // 4)
+        pages = pool_pages(found.c128_tokens * 32, PAGE // 4, padded=sizing.index_padded)
         size = PAGE // 4 * INDEX_BYTES
         formula = f"{pages:,} pages × {size:,} B × {shape.c4} layers"
         yield Line(name="index-K", bytes=pages * size * shape.c4, formula=formula, evidence="engine_code")

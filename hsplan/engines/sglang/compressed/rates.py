@@ -48,7 +48,7 @@ def full_rate(sizing: Sizing) -> float:
 
 
 def _padded_rate(sizing: Sizing) -> float:
-    """0.5.22 and 0.5.23: padded pages; windows are in the rate only where no cap rules."""
+    """From 0.5.21 on: padded pages; windows are in the rate only where no cap rules."""
     shape, main, low = sizing.shape, sizing.main, sizing.low
     ratio = 0 if sizing.cap_slots is not None else sizing.window_ratio
     alone = msgspec.structs.replace(sizing, drafts=0)
@@ -62,7 +62,7 @@ def _padded_rate(sizing: Sizing) -> float:
 
 
 def _plain_rate(sizing: Sizing) -> float:
-    """Before 0.5.22: 584 B an entry, whatever is stored; windows always grow with the tokens."""
+    """Before 0.5.21: 584 B an entry, whatever is stored; windows always grow with the tokens."""
     shape, ratio, ring = sizing.shape, sizing.window_ratio, sizing.rings.c4 / sizing.window
     rate = (
         ratio * PACKED_BYTES * shape.layers

@@ -7,7 +7,7 @@ Sources: deepseek_v4_hook.py, hisparse_hook.py and deepseek_v4_memory_pool.py of
 from __future__ import annotations
 
 from hsplan.engines.base import Launch
-from hsplan.engines.sglang.compressed.sizing import has_may_rule
+from hsplan.engines.sglang.compressed.sizing import LAUNCHER_REQUESTS, has_may_rule
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.launch import Ranks
 from hsplan.engines.sglang.releases import FIRST_RELEASE, Release
@@ -18,7 +18,7 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 
 BACKENDS = ("flashmla", "trtllm")
-LAUNCHER_REQUESTS, LAUNCHER_RATIO = 256, 0.1  # deepseek_v4_hook.py; model_overrides/deepseek_v4.py, not for V4.1
+LAUNCHER_RATIO = 0.1  # model_overrides/deepseek_v4.py, not for V4.1
 # The most draft tokens that a ring of ratio 4 keeps under speculation: 16 rows less a window of 8, and 2.
 MOST_DRAFTS = 10
 
@@ -113,7 +113,9 @@ def stage_refused(launch: Launch, stage: tuple[int, int], *, offload: bool) -> P
 def launcher_notes(loaded: Loaded, model: Model, release: Release) -> list[str]:
     """Where SGLang's launcher hands its pool code something else than what was, or was not, given."""
     deployment, found = loaded.spec.deployment, []
-    if deployment.max_running_requests == "auto":
+    if deployment.max_running_requests == "auto" and is_speculative(deployment):
+        found.append(f"max_running_requests is not given: SGLang's launcher sets {LAUNCHER_REQUESTS} for DeepSeek-V4")
+    elif deployment.max_running_requests == "auto":
         found.append(
             f"max_running_requests is not given, and the pool code then keeps state for thousands; SGLang's launcher "
             f"sets {LAUNCHER_REQUESTS} for DeepSeek-V4: give the number that you launch with"

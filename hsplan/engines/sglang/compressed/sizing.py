@@ -13,7 +13,7 @@ from hsplan.engines.base import Launch, Row, Scenario
 from hsplan.engines.sglang.fraction import draft_tokens
 from hsplan.engines.sglang.pools import ratio_of
 from hsplan.engines.sglang.releases import Release
-from hsplan.engines.sglang.requests import SPECULATIVE_REQUESTS, is_speculative, reserved_slots
+from hsplan.engines.sglang.requests import is_speculative, reserved_slots
 from hsplan.families import Compressed
 from hsplan.spec import Deployment
 from hsplan.units import ceil_div
@@ -22,6 +22,7 @@ PAGE = 256
 PACKED_BYTES = 584  # of an entry: 448 fp8, 64 × 2 rope, 8 of scales
 DEFAULT_WINDOW_RATIO = 0.1
 EVICTION_INTERVAL = 128  # SGLANG_SWA_EVICTION_INTERVAL
+LAUNCHER_REQUESTS = 256  # deepseek_v4_hook.py, where none are given
 PREFIX_TAILS = 4  # for each running request, when the radix cache is on
 MAY_2026 = ("2026-05-01", "2026-05-31")
 
@@ -71,9 +72,10 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     What one stage's budget is divided by.
 
-    `padded`: the rule of 0.5.22 and later, by padded pages and, where requests are given, `cap_slots` of windows;
-    else windows grow with the tokens by `window_ratio`. `by_token`: the rule of May 2026. `drafts` is 0 without
-    speculation; `requested` the running requests of a rank when they are given.
+    `padded`: the rule of 0.5.21 and later, by padded pages and, where requests are given, `cap_slots` of windows;
+    else windows grow with the tokens by `window_ratio`. `index_padded`: index keys have as many pages as entries.
+    `by_token`: the rule of May 2026. `drafts` is 0 without speculation; `requested` the running requests of a rank
+    when they are given.
     """
 
     shape: Shape
@@ -85,6 +87,7 @@ class Sizing(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     window_ratio: float
     cap_slots: int | None
     padded: bool
+    index_padded: bool
     by_token: bool
     drafts: int
     shrink: float
@@ -130,6 +133,7 @@ def sizing_of(launch: Launch, scenario: Scenario, row: Row, stage: tuple[int, in
         window_ratio=DEFAULT_WINDOW_RATIO if ratio is None else ratio,
         cap_slots=_cap_slots(launch, scenario, kv.window, requested) if padded else None,
         padded=padded,
+        index_padded=release.has("v4_index_padded"),
         by_token=by_token,
         drafts=draft_tokens(deployment) if is_speculative(deployment) else 0,
         shrink=ratio_of(launch, scenario),
@@ -140,29 +144,38 @@ def sizing_of(launch: Launch, scenario: Scenario, row: Row, stage: tuple[int, in
 
 
 def requested_of(deployment: Deployment, release: Release) -> int | None:
-    """Running requests of a rank as given; speculation sets its own default."""
+    """
+    Running requests of a rank as given, None where the pool code estimates them.
+
+    With drafts it is never left alone: the launcher has set a number before the 48 of speculation could be.
+    """
     given = deployment.max_running_requests
     if given == "auto":
         if not is_speculative(deployment):
             return None
-        given = SPECULATIVE_REQUESTS
+        given = LAUNCHER_REQUESTS
     each = given // deployment.dp_attention
     return max(1, each) if release.has("at_least_one_request") else each
 
 
 def _cap_slots(launch: Launch, scenario: Scenario, window: int, requested: int | None) -> int | None:
-    """Window slots by the request cap and the kept prefix tails, or None where a ratio rules (from 0.5.22 on)."""
+    """
+    Window slots by the request cap and the kept prefix tails, or None where a ratio rules (from 0.5.21 on).
+
+    Pipeline stages run without the overlap schedule: one prefill chunk is in flight, and drafts take whole pages.
+    """
     deployment = launch.loaded.spec.deployment
     if requested is None or deployment.swa_full_tokens_ratio is not None:
         return None
     drafts = draft_tokens(deployment)
-    step = 2 * drafts if is_speculative(deployment) else PAGE
+    overlaps = deployment.pp == 1 and deployment.layer_range is None
+    step = 2 * drafts if is_speculative(deployment) and overlaps else PAGE
     cap = (window + EVICTION_INTERVAL * drafts + PAGE + step) * max(1, requested)
     decodes = deployment.disaggregation == "decode"
     if decodes:
         cap += (window + PAGE) * reserved_slots(deployment, launch.release)
     else:
-        cap += 2 * chunk_tokens(launch) + PAGE
+        cap += (2 if overlaps else 1) * chunk_tokens(launch) + PAGE
     reuses = deployment.radix_cache and not scenario.offload and not decodes
     tails = PREFIX_TAILS * requested if reuses else 0
     return ceil_div(cap + tails * (window + PAGE), PAGE) * PAGE
