@@ -62,6 +62,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     embed: int
     head: int
     shared: int
+    dense: int | None = None  # ranks that divide dense MLPs, where they are not those of TP
     draft_owns_vocabulary: bool = True
 
     def of(self, shard: str) -> int:
@@ -69,7 +70,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
         return {
             "attention": self.attention,
             "kv": self.kv or self.attention,
-            "dense": self.tp,
+            "dense": self.dense or self.tp,
             "expert": self.ep * self.moe_tp,
             "shared": self.shared,
             "embed": self.embed,
