@@ -136,6 +136,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     multimodal: bool
     indexer_fused: bool = False
     absorbed_elements: int = 0
+    experts_per_token: int | None = None
     rope_rows: int
     rope_caches: int
     inventory: Inventory | None

@@ -10,17 +10,15 @@ from __future__ import annotations
 import msgspec
 
 from hsplan.engines.base import Evidence, Interval, Launch, Row
+from hsplan.engines.vllm.experts import shared_bytes
 from hsplan.engines.vllm.launch import Scheduler
-from hsplan.engines.vllm.releases import Release
+from hsplan.engines.vllm.workspace import Scratch, attention_scratch, index_keys
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
 from hsplan.units import GIB, KIB, MIB
 
+WORKSPACE = "sparse attention workspace"
 LOGITS_BYTES = 512 * MIB  # VLLM_SPARSE_INDEXER_MAX_LOGITS_MB
-GATHER_ROW_BYTES = 132  # index keys of a prefill, gathered
-UPCAST_ROW_BYTES = 1152  # packed rows of a prefill, in bf16
-GATHERED_FOR_EACH_UPCAST = UPCAST_ROW_BYTES // GATHER_ROW_BYTES
-SHORT_LENGTH = 256 * 1024
 PREFILL_CHUNK, ENTRY_BYTES = 4, 1024  # DeepSeek-V4: requests of a prefill chunk, an entry in bf16
 
 
@@ -47,30 +45,16 @@ def context_bytes(ranks: int) -> int:
     return int((0.6 if ranks == 1 else 1.1) * GIB)
 
 
-def workspace_bytes(release: Release, row: Row, length: int) -> tuple[int, str]:
-    """
-    The workspace that a prefill's indexer and its packed rows share, and its formula.
-
-    factor × max_model_len rows of 1,152 B, or 8 × as many index keys: the larger one.
-    """
-    factor = _workspace_factor(release, length)
-    keys = GATHERED_FOR_EACH_UPCAST * factor * length * GATHER_ROW_BYTES
-    rows = factor * length * UPCAST_ROW_BYTES if row.format == "fp8_packed" else 0
-    if rows > keys:
-        return rows, f"{factor} × {length:,} tokens × {UPCAST_ROW_BYTES} B"
-    return keys, f"{GATHERED_FOR_EACH_UPCAST * factor} × {length:,} tokens × {GATHER_ROW_BYTES} B"
-
-
 def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler) -> list[Reserved]:
     """Workspaces of DSA models: they grow with max_model_len and max_num_batched_tokens."""
     top_k = launch.model.index_topk
     if top_k is None:
         return []
-    size, formula = workspace_bytes(launch.release, row, launch.context_len)
+    scratch = attention_scratch(launch, row)
     tokens = scheduler.max_num_batched_tokens
     buffer = tokens * top_k * 4
     return [
-        _exact("sparse attention workspace", size, formula),
+        _exact(WORKSPACE, scratch.bytes, scratch.formula),
         _exact("indexer logits scratch", LOGITS_BYTES, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB = 512"),
         _exact("top-k buffer", buffer, f"{tokens:,} tokens × {top_k:,} × 4 B"),
     ]
@@ -83,31 +67,25 @@ def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int, ratio:
     Of index keys a log shows the growth: 0.69 GB less for the cache at max_model_len 786,432 than at 262,144 (4090).
     """
     tokens, entries, top_k = scheduler.max_num_batched_tokens, launch.context_len // ratio, launch.model.index_topk or 0
-    factor = _workspace_factor(launch.release, launch.context_len)
-    keys = GATHERED_FOR_EACH_UPCAST * factor * entries * GATHER_ROW_BYTES
+    keys = index_keys(launch.release, launch.context_len, entries)
     rows = PREFILL_CHUNK * (entries + window + tokens) * ENTRY_BYTES
-    formula = f"the larger of {GATHERED_FOR_EACH_UPCAST * factor} × {entries:,} entries × {GATHER_ROW_BYTES} B and "
-    formula += f"{PREFILL_CHUNK} × ({entries:,} + {window} + {tokens:,}) × {ENTRY_BYTES} B"
+    formula = f"{PREFILL_CHUNK} × ({entries:,} + {window} + {tokens:,}) × {ENTRY_BYTES} B"
+    scratch = max(Scratch(rows, formula), keys, key=lambda scratch: scratch.bytes)
     return [
-        _exact("sparse attention workspace", max(keys, rows), formula),
+        _exact(WORKSPACE, scratch.bytes, scratch.formula),
         _exact("indexer logits scratch", LOGITS_BYTES, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB = 512"),
         _exact("top-k buffer", tokens * top_k * 4, f"{tokens:,} tokens × {top_k:,} × 4 B"),
     ]
 
 
-def _workspace_factor(release: Release, length: int) -> int:
-    return 5 if not release.has("workspace_factor") or length <= SHORT_LENGTH else 2
-
-
-def profiled(release: Release, deployment: Deployment, scheduler: Scheduler, ranks: int) -> list[Reserved]:
+def profiled(launch: Launch, workspace: int) -> list[Reserved]:
     """
-    What the profiling run measures beside weights and workspaces.
+    What the profiling run measures beside weights and the `workspace` bytes of attention.
 
-    Activations: 5.3 GiB of a 6.96 GiB reserve at 8,192 batched tokens (GLM-5.1, 8 × RTX PRO 6000); communication
-    0.13 GiB on one GPU, 0.55 on two (H100).
+    Activations, with the experts' scratch in them: 5.3 GiB of a 6.96 GiB reserve at 8,192 batched tokens (GLM-5.1,
+    8 × RTX PRO 6000); communication 0.13 GiB on one GPU, 0.55 on two (H100).
     """
-    tokens = scheduler.max_num_batched_tokens
-    per_token = int(2.5 * GIB) + tokens * 352 * KIB
+    release, deployment, ranks = launch.release, launch.loaded.spec.deployment, launch.extra.world
     found = [
         Reserved(
             name="communication",
@@ -115,16 +93,25 @@ def profiled(release: Release, deployment: Deployment, scheduler: Scheduler, ran
             formula="NCCL and custom all-reduce, by logs",
             evidence="engine_log",
         ),
-        Reserved(
-            name="activations",
-            bytes=Interval(int(per_token * 0.6), per_token, int(per_token * 1.5)),
-            formula=f"2.5 GiB + {tokens:,} tokens × 352 KiB",
-            evidence="assumed",
-        ),
+        _activations(launch, workspace),
     ]
     if deployment.cuda_graph_max_bs != 0 and release.has("graphs_estimated"):
         found.append(graphs_estimated(deployment))
     return found
+
+
+def _activations(launch: Launch, workspace: int) -> Reserved:
+    """As logged, less what of the experts' scratch lies in attention's; all of it may lie elsewhere at the most."""
+    tokens = launch.extra.scheduler.max_num_batched_tokens
+    logged = int(2.5 * GIB) + tokens * 352 * KIB
+    shared = shared_bytes(launch, workspace)
+    formula = f"2.5 GiB + {tokens:,} tokens × 352 KiB"
+    return Reserved(
+        name="activations",
+        bytes=Interval(max(int(logged * 0.6) - shared, 0), max(logged - shared, 0), int(logged * 1.5)),
+        formula=formula + (f" − {shared:,} B of experts in the {WORKSPACE}" if shared else ""),
+        evidence="assumed",
+    )
 
 
 def graphs_estimated(deployment: Deployment) -> Reserved:
