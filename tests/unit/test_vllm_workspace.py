@@ -83,3 +83,35 @@ def test_activations_may_lie_outside_the_shared_buffer():
     shared = 8_192 * 8 * 14_336 * 2
     width = (int(0.9 * GIB) - int(0.4 * GIB)) * 0.92 + 0.9 * GIB + 0.9 * activations(8_192) + shared + 4.3 * GIB
     assert budget.kv_bytes.high - budget.kv_bytes.low == pytest.approx(width, abs=16)
+
+
+GLM_MTP = {"spec": "glm-5.2-fp8", "tp": 8, "max_running_requests": 1_024, "draft_layers": 1,
+           "num_speculative_tokens": 3}  # fmt: skip
+INDEX_GROUPS = [
+    # 61 layers and the MTP layer, each with 1,024 × 4 rows of 2,048, a spare row, and counts.
+    ({**GLM_MTP, "spec": "deepseek-v3.2-fp8"}, 62 * (4_097 * 2_048 * 4 + 4_097 * 4)),
+    ({**GLM_MTP, "spec": "deepseek-v3.2-fp8", "draft_layers": 0, "num_speculative_tokens": 0}, 61 * 1_025 * 2_049 * 4),
+    # 21 layers of GLM-5.2 compute top-k; no more rows than batched tokens.
+    (GLM_MTP, 22 * 4_097 * 2_049 * 4),
+    ({**GLM_MTP, "max_num_batched_tokens": 2_048}, 22 * 2_049 * 2_049 * 4),
+    ({**GLM_MTP, "offload": {}}, 22 * 4_097 * 2_049 * 4),
+    # Until 0.30.0 ids of requests beside them.
+    ({**GLM_MTP, "release": "0.30.0"}, 22 * (4_097 * 2_049 + 4_096) * 4),
+]
+
+
+@pytest.mark.parametrize(("keys", "size"), INDEX_GROUPS, ids=range(len(INDEX_GROUPS)))
+def test_every_layer_that_computes_top_k_has_a_table_of_rows(keys, size):
+    assert reserved(**keys)["index group tables"] == size
+
+
+def test_the_tables_of_v32_with_drafts_are_two_gib_and_there_were_none_before_030():
+    assert INDEX_GROUPS[0][1] == 2_081_898_744
+    assert "index group tables" not in reserved(**GLM_MTP, release="0.29.0")
+    assert "index group tables" not in reserved("deepseek-v3-fp8", tp=8)
+
+
+def test_a_stage_that_starts_between_two_owners_has_a_table_of_its_own():
+    # Layers 0 to 2 and every fourth from 6 on compute top-k: of 16 to 19 only 18 does.
+    assert reserved("glm-5.2-fp8", tp=8, layer_range=[16, 20])["index group tables"] == 2 * 129 * 2_049 * 4
+    assert reserved("glm-5.2-fp8", tp=8, layer_range=[18, 22])["index group tables"] == 1 * 129 * 2_049 * 4

@@ -74,7 +74,7 @@ class BlockSparseCache:
         )
         return one_group(parts, PAGE)
 
-    def reserve(self, launch: Launch) -> list[Reserved]:  # noqa: ARG002 - asked of every kind
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:  # noqa: ARG002 - asked of every kind
         """None that grows: blocks are selected in place."""
         return []
 

@@ -109,7 +109,7 @@ def _estimated_budget(launch: Launch, scenario: Scenario, stage: tuple[int, int]
     indexers = indexers_priced(launch, scenario, stage)
     target = weights.base + indexers * weights.indexer
     draft = weights.draft if drafts_on(launch, stage) else 0
-    reserve = kind_of(launch.model).reserve(launch)
+    reserve = kind_of(launch.model).reserve(launch, stage)
     reserve += profiled(launch, sum(part.bytes.best for part in reserve if part.name == WORKSPACE))
     beside = _table_lines(launch, scenario)
     requested = visible_bytes(launch.gpu).map(lambda visible: ceil(visible * extra.utilization))

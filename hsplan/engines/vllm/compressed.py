@@ -88,7 +88,7 @@ class CompressedCache:
         kinds = _kinds(kv_of(model), launch.extra.row.format, index_bytes(model, deployment), tuple(drafts))
         return packed_pool(kinds, launch.release, held)
 
-    def reserve(self, launch: Launch) -> list[Reserved]:
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:  # noqa: ARG002
         """Workspaces of a prefill over entries of 4 tokens."""
         return compressed_reserve(launch, launch.extra.scheduler, kv_of(launch.model).window, C4_BLOCK)
 

@@ -12,6 +12,7 @@ import msgspec
 from hsplan.engines.base import Evidence, Interval, Launch, Row
 from hsplan.engines.vllm.experts import shared_bytes
 from hsplan.engines.vllm.launch import Scheduler
+from hsplan.engines.vllm.scenarios import drafts_on
 from hsplan.engines.vllm.workspace import Scratch, attention_scratch, index_keys
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
@@ -45,8 +46,8 @@ def context_bytes(ranks: int) -> int:
     return int((0.6 if ranks == 1 else 1.1) * GIB)
 
 
-def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler) -> list[Reserved]:
-    """Workspaces of DSA models: they grow with max_model_len and max_num_batched_tokens."""
+def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler, stage: tuple[int, int]) -> list[Reserved]:
+    """Workspaces of DSA models, which grow with max_model_len and max_num_batched_tokens, and their index groups."""
     top_k = launch.model.index_topk
     if top_k is None:
         return []
@@ -57,7 +58,21 @@ def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler) -> list[Reser
         _exact(WORKSPACE, scratch.bytes, scratch.formula),
         _exact("indexer logits scratch", LOGITS_BYTES, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB = 512"),
         _exact("top-k buffer", buffer, f"{tokens:,} tokens × {top_k:,} × 4 B"),
+        *([_index_groups(launch, scheduler, stage, top_k)] if launch.release.has("index_groups") else []),
     ]
+
+
+def _index_groups(launch: Launch, scheduler: Scheduler, stage: tuple[int, int], top_k: int) -> Reserved:
+    """
+    A table of rows for every layer that computes top-k, every MTP layer, and a stage that starts between them.
+
+    Each has a spare row, and counts; ids of requests too until 0.30.0 (v1/attention/backends/mla/index_group.py).
+    """
+    first, end = stage
+    groups = sum(launch.plan.owners[first:end]) + (not launch.plan.owners[first]) + drafts_on(launch, stage)
+    rows, ids = scheduler.decode_rows, 0 if launch.release.has("index_groups_of_rows") else scheduler.decode_rows
+    formula = f"{groups} groups × ({rows + 1:,} rows × ({top_k:,} + 1) × 4 B" + (f" + {ids:,} × 4 B)" if ids else ")")
+    return _exact("index group tables", groups * ((rows + 1) * (top_k + 1) + ids) * 4, formula)
 
 
 def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int, ratio: int) -> list[Reserved]:

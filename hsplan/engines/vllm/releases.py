@@ -56,8 +56,10 @@ SWITCHES = {
     "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
     "hisparse": "2026-09-22",  # #53781, first release 0.30.0
+    "index_groups": "2026-09-22",  # first release 0.30.0: every layer that computes top-k has a table of rows
     "v41": "2026-09-22",  # first release 0.30.0: DeepSeek-V4.1
     "v41_mega": "2026-10-03",  # first release 0.31.0: its mega kernel on SM10x, entries in fp4
+    "index_groups_of_rows": "2026-10-03",  # first release 0.31.0: the tables have no ids of requests
     "flashmla_outputs": "2026-10-03",  # first release 0.31.0: workspaces for padded queries and for outputs too
     "hisparse_checks": "2026-10-03",  # first release 0.31.0: least host pool, shared memory, ids of swap rows
     "workspace_factor": "2026-10-17",  # first release 0.32.0: workspaces of 2 × max_model_len above 256 Ki tokens
@@ -76,7 +78,7 @@ UNDATED = (
     ("2026-08-25", "2026-09-09", "whole dense MLPs of V3.2 and GLM-5 with tp, dp and ep (first release 0.29.0)"),
     ("2026-06-29", "2026-08-25", "queries in the workspace of FlashMLA's sparse backend (read in 0.28.0)"),
     ("2026-09-22", "2026-10-03", "outputs in the workspace of FlashMLA's sparse backend (first release 0.31.0)"),
-    ("2026-09-09", "2026-09-22", "HiSparse (first release 0.30.0)"),
+    ("2026-09-09", "2026-09-22", "HiSparse and tables of index groups (first release 0.30.0)"),
     ("2026-09-22", "2026-10-03", "fp4 entries of DeepSeek-V4.1 on SM10x (first release 0.31.0)"),
     ("2026-10-17", "2026-11-01", "blocks of DeepSeek-V4.1 on SM10x in whole rows (first release 0.33.0)"),
     ("2026-09-22", "2026-10-03", "start-up checks of HiSparse (first release 0.31.0)"),
