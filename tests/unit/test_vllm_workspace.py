@@ -115,3 +115,36 @@ def test_a_stage_that_starts_between_two_owners_has_a_table_of_its_own():
     # Layers 0 to 2 and every fourth from 6 on compute top-k: of 16 to 19 only 18 does.
     assert reserved("glm-5.2-fp8", tp=8, layer_range=[16, 20])["index group tables"] == 2 * 129 * 2_049 * 4
     assert reserved("glm-5.2-fp8", tp=8, layer_range=[18, 22])["index group tables"] == 1 * 129 * 2_049 * 4
+
+
+def late(spec, **keys):
+    """Bytes of the lines after the pool, and what is left over."""
+    plan = plan_of(spec, **keys)
+    return {line.name: line.bytes for line in plan.launched.pools.lines}, plan.launched.capacity.headroom_bytes
+
+
+V32_DCP = {"spec": "deepseek-v3.2-fp8", "gpu": "b200", "tp": 8, "dcp": 8, "kv_cache_dtype": "fp8_e4m3"}
+FLASHINFER = [
+    # All 128 heads of the DCP group, 256 slots of 8 B a token, 1 MiB and the 394 MiB that there are without DCP.
+    ({"max_num_batched_tokens": 32_768}, 8 * 128 * 32_768 * 256 + 395 * MIB),
+    ({"release": "0.30.0", "dcp": 2}, 8 * 32 * 16_384 * 256 + 395 * MIB),
+    # GLM has 64 heads.
+    ({"spec": "glm-5.2-fp8"}, 8 * 64 * 16_384 * 256 + 395 * MIB),
+    # Without DCP, and until 0.29.0, the first step takes it, which the estimate of the graphs runs.
+    ({"dcp": 1}, None),
+    ({"release": "0.29.0"}, None),
+    ({"dcp": 1, "cuda_graph_max_bs": 0}, 394 * MIB),
+    ({"gpu": "h200"}, None),
+]
+
+
+@pytest.mark.parametrize(("keys", "size"), FLASHINFER, ids=range(len(FLASHINFER)))
+def test_flashinfer_takes_its_workspace_of_what_is_left_over(keys, size):
+    assert late(**{**V32_DCP, **keys})[0].get("FlashInfer workspace") == size
+
+
+def test_the_workspace_of_eight_dcp_ranks_is_the_audited_one_and_lowers_the_headroom_by_itself():
+    assert FLASHINFER[0][1] == 9_004_122_112
+    keys = {**V32_DCP, "max_num_batched_tokens": 32_768, "kv_budget": "20GiB"}
+    with_it, without = late(**keys)[1], late(**{**keys, "release": "0.29.0"})[1]
+    assert without - with_it == 9_004_122_112

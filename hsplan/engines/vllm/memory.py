@@ -141,20 +141,6 @@ def graphs_estimated(deployment: Deployment) -> Reserved:
     return Reserved(name="CUDA graphs", bytes=size, formula=formula, evidence="engine_log")
 
 
-def graphs_taken(deployment: Deployment) -> int:
-    """Bytes of the graphs where no estimate is left out for them; the logs of `graphs_estimated`."""
-    return int((2.4 if deployment.draft_layers else 1.2) * GIB)
-
-
-def rejection_bytes(launch: Launch, scheduler: Scheduler) -> int:
-    """Logits of the rejection sampler, which no profiling run sees; 0 without speculation or vocabulary."""
-    inventory = launch.model.inventory
-    if scheduler.decode_query_len == 1 or inventory is None:
-        return 0
-    vocabulary = next((tensor.rows for tensor in inventory.tensors if tensor.shard == "head"), 0)
-    return scheduler.max_num_seqs * scheduler.decode_query_len * vocabulary * 4
-
-
 def _exact(name: str, size: int, formula: str) -> Reserved:
     return Reserved(name=name, bytes=Interval(size, size, size), formula=formula, evidence="engine_code")
 

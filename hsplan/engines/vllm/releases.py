@@ -56,6 +56,7 @@ SWITCHES = {
     "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
     "hisparse": "2026-09-22",  # #53781, first release 0.30.0
+    "dcp_statistics": "2026-09-22",  # #50781, first release 0.30.0: FlashInfer's workspace on SM10x grows under DCP
     "index_groups": "2026-09-22",  # first release 0.30.0: every layer that computes top-k has a table of rows
     "v41": "2026-09-22",  # first release 0.30.0: DeepSeek-V4.1
     "v41_mega": "2026-10-03",  # first release 0.31.0: its mega kernel on SM10x, entries in fp4
