@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import hsplan
+from hsplan.engines.vllm.caches import kind_of
 
 GIB, MIB = 2**30, 2**20
 
@@ -148,3 +149,23 @@ def test_the_workspace_of_eight_dcp_ranks_is_the_audited_one_and_lowers_the_head
     keys = {**V32_DCP, "max_num_batched_tokens": 32_768, "kv_budget": "20GiB"}
     with_it, without = late(**keys)[1], late(**{**keys, "release": "0.29.0"})[1]
     assert without - with_it == 9_004_122_112
+
+
+PRO = {"spec": "deepseek-v4-pro", "gpu": "b200", "tp": 8}
+
+
+def test_drafts_of_deepseek_v4_are_made_from_hidden_states_of_all_hyper_connections():
+    # 4 × 7,168 values of 16,384 tokens, beside the last layer and at the drafter.
+    assert reserved(**PRO, draft_layers=1)["inputs of drafts"] == 2 * 939_524_096 == 2 * 16_384 * 4 * 7_168 * 2
+    assert reserved("deepseek-v4-flash", tp=8, draft_layers=1)["inputs of drafts"] == 2 * 8_192 * 4 * 4_096 * 2 == GIB // 2
+    assert "inputs of drafts" not in reserved(**PRO)
+    # DSpark's drafter keeps one of 4,096 values a token.
+    assert reserved("deepseek-v4-flash", tp=8, draft_layers=3)["inputs of drafts"] == 8_192 * (4 + 1) * 4_096 * 2
+
+
+def test_only_the_last_stage_has_inputs_of_drafts():
+    keys = {"spec": "deepseek-v4-flash", "tp": 4, "pp": 2, "draft_layers": 1}
+    first, last = plan_of(**keys).launch.plan.stages
+    launch = plan_of(**keys).launch
+    names = [{part.name for part in kind_of(launch.model).reserve(launch, stage)} for stage in (first, last)]
+    assert ["inputs of drafts" in found for found in names] == [False, True]

@@ -93,6 +93,23 @@ def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int, ratio:
     ]
 
 
+def draft_inputs(launch: Launch, drafts: int) -> list[Reserved]:
+    """
+    DeepSeek-V4: hidden states of all tokens for a draft, one for each hyper-connection, beside the last layer.
+
+    The drafter has as many again; that of DSpark, whose layers are more than the model's MTP layers, one a token.
+    Read in 0.28.0 to 0.33.0 (models/deepseek_v4/nvidia/model.py, v1/worker/gpu/spec_decode).
+    """
+    inventory = launch.model.inventory
+    mixing = [] if inventory is None else [tensor for tensor in inventory.tensors if tensor.module == "hc_head.fn"]
+    if not drafts or not mixing:
+        return []
+    tokens, copies, width = launch.extra.scheduler.max_num_batched_tokens, mixing[0].rows, mixing[0].cols
+    drafter = width if drafts <= launch.model.mtp_layers else width // copies
+    formula = f"{tokens:,} tokens × ({width:,} + {drafter:,}) × 2 B"
+    return [_exact("inputs of drafts", tokens * (width + drafter) * 2, formula)]
+
+
 def profiled(launch: Launch, workspace: int) -> list[Reserved]:
     """
     What the profiling run measures beside weights and the `workspace` bytes of attention.
