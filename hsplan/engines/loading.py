@@ -51,7 +51,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     """
     By what each class of tensors is divided: tensor, attention and MoE-tensor parallel sizes, experts by `ep`.
 
-    `draft_owns_vocabulary`: MTP layers hold an embedding and a head of their own while the pool is sized.
+    `draft_owns` names what MTP layers hold of their own while the pool is sized, of the shards "embed" and "head".
     """
 
     tp: int
@@ -63,7 +63,7 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     shared: int
     dense: int | None = None  # ranks that divide dense MLPs, where they are not those of TP
-    draft_owns_vocabulary: bool = True
+    draft_owns: tuple[str, ...] = ("embed", "head")
 
     def of(self, shard: str) -> int:
         """Ranks that share a tensor of this class."""
@@ -301,12 +301,9 @@ def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats) ->
 def _draft_extras(
     tensors: Iterable[Tensor], model: Model, gpu: Gpu, shards: Shards, formats: Formats, draft_layers: int
 ) -> int:
-    """Embedding and head of the draft's own, released only after the pool is sized, and its absorbed copies."""
-    copies = sum(
-        _tensor_rank_bytes(t, "bf16", shards)
-        for t in tensors
-        if t.unit in ("first", "last") and t.shard != "replicated" and shards.draft_owns_vocabulary
-    )
+    """Embedding and head of the draft's own, as far as it has them, and its absorbed copies."""
+    owned = (t for t in tensors if t.unit in ("first", "last") and t.shard in shards.draft_owns)
+    copies = sum(_tensor_rank_bytes(t, "bf16", shards) for t in owned)
     return copies + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
 
 
@@ -322,7 +319,7 @@ def _from_folder(
         draft = 0
     elif found.draft:
         absorbed = _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
-        copies = groups.get("embed", 0) + groups.get("head", 0) if shards.draft_owns_vocabulary else 0
+        copies = sum(groups.get(shard, 0) for shard in shards.draft_owns)
         draft += copies + absorbed
     indexer = max(found.indexers.values(), default=0)
     return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))

@@ -63,3 +63,17 @@ def test_minimax_m3_divides_both():
     replicas = groups("minimax-m3-bf16", **keys, tp=4, dp=2, ep=8)
     alone = groups("minimax-m3-bf16", **{**keys, "gpus": 4}, tp=4)
     assert (replicas["shared"], replicas["dense"]) == (alone["shared"], alone["dense"])
+
+
+def draft(spec, **keys):
+    return ledger(spec, draft_layers=1, num_speculative_tokens=3, **keys)["draft weights"].bytes
+
+
+@pytest.mark.parametrize(
+    ("spec", "vocabulary", "hidden"), [("deepseek-v3.2-fp8", 129_280, 7_168), ("deepseek-v4-flash", 129_280, 4_096)]
+)
+def test_the_draft_of_the_last_stage_has_an_embedding_of_its_own(spec, vocabulary, hidden):
+    staged = {"gpu": "h200", "gpus": 8, "tp": 4, "pp": 2}
+    alone = {"gpu": "h200", "gpus": 4, "tp": 4}
+    # V3.2 is divided by 4: 463,339,520 B; V4's second rope cache is on either side.
+    assert draft(spec, **staged) - draft(spec, **alone) == vocabulary * hidden * 2 // 4

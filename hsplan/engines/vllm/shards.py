@@ -29,7 +29,8 @@ def shards_of(deployment: Deployment, ranks: Ranks, model: Model, release: Relea
         head=tp,
         shared=1 if _whole_shared_experts(deployment, ranks, model, release) else tp,
         dense=1 if _whole_dense_mlps(deployment, ranks, model, release) else None,
-        draft_owns_vocabulary=False,
+        # A draft shares its target's head; its embedding stands on the first stage (eagle/utils.py, read in 0.28.0).
+        draft_owns=("embed",) if deployment.pp > 1 else (),
     )
 
 
