@@ -216,7 +216,8 @@ def _fullest(
         indexer_fused=model.indexer_fused,
         multimodal=model.multimodal,
         absorbed_elements=model.absorbed_elements,
-        rope_bytes=model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
+        rope_bytes=_rope_bytes(model),
+        rope_caches=(model.rope_caches, model.draft_rope_caches),
     )
     key = (sizes, plan.stages, formats, gpu.rocm, shards, draft_layers)
     if key not in _CACHE:
@@ -236,6 +237,7 @@ class _Sizes(msgspec.Struct, frozen=True):
     multimodal: bool
     absorbed_elements: int
     rope_bytes: int
+    rope_caches: tuple[int, int]
 
 
 _CACHE: dict[tuple[object, ...], RankWeights] = {}
@@ -288,8 +290,13 @@ def _extras(model: Model, gpu: Gpu, shards: Shards, formats: Formats, layers: in
     """What the engine makes of the weights: absorbed kv_b copies and the rope cache."""
     return {
         "absorbed kv_b copies": _absorbed_bytes(model, gpu, shards, formats) * layers,
-        "rope cache": model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
+        "rope cache": _rope_bytes(model) * model.rope_caches,
     }
+
+
+def _rope_bytes(model: Model) -> int:
+    """One cache of cosines and sines, in fp32."""
+    return model.rope_rows * model.qk_rope_head_dim * 4
 
 
 def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats) -> int:
@@ -301,10 +308,11 @@ def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats) ->
 def _draft_extras(
     tensors: Iterable[Tensor], model: Model, gpu: Gpu, shards: Shards, formats: Formats, draft_layers: int
 ) -> int:
-    """Embedding and head of the draft's own, as far as it has them, and its absorbed copies."""
+    """Embedding and head of the draft's own, as far as it has them, its rope caches and its absorbed copies."""
     owned = (t for t in tensors if t.unit in ("first", "last") and t.shard in shards.draft_owns)
     copies = sum(_tensor_rank_bytes(t, "bf16", shards) for t in owned)
-    return copies + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
+    ropes = _rope_bytes(model) * model.draft_rope_caches
+    return copies + ropes + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
 
 
 def _from_folder(

@@ -6,6 +6,7 @@ import pytest
 
 import hsplan
 
+ROPE = 1_048_576 * 64 * 4  # cosines and sines of all positions in fp32: 268,435,456 B
 TP4_DP2 = {"gpu": "h200", "gpus": 8, "tp": 4, "dp": 2, "ep": 8}
 # GLM-5.2: three matrices of 2,048 × 6,144 in fp8 with a scale a 128 × 128 block, in 75 layers; 12,288 wide in 3.
 SHARED = 75 * 3 * (2_048 * 6_144 + 4 * 16 * 48)
@@ -75,5 +76,16 @@ def draft(spec, **keys):
 def test_the_draft_of_the_last_stage_has_an_embedding_of_its_own(spec, vocabulary, hidden):
     staged = {"gpu": "h200", "gpus": 8, "tp": 4, "pp": 2}
     alone = {"gpu": "h200", "gpus": 4, "tp": 4}
-    # V3.2 is divided by 4: 463,339,520 B; V4's second rope cache is on either side.
-    assert draft(spec, **staged) - draft(spec, **alone) == vocabulary * hidden * 2 // 4
+    embedding = vocabulary * hidden * 2 // 4
+    # No layer of V4's last stage is a window: the MTP layer brings a rope cache for one.
+    rope = ROPE if spec.startswith("deepseek-v4") else 0
+    assert draft(spec, **staged) - draft(spec, **alone) == embedding + rope
+
+
+def test_the_mtp_layer_of_v4_pro_brings_a_rope_cache_for_windows_and_that_of_flash_finds_one():
+    pro, flash = (groups(spec, gpu="b200", tp=8)["rope cache"] for spec in ("deepseek-v4-pro", "deepseek-v4-flash"))
+    assert (pro, flash) == (ROPE, 2 * ROPE)
+    # SGLang's draft has no cache of its own, but embedding and head: 2 × 129,280 × 7,168 × 2 / 8 B.
+    other = hsplan.plan("deepseek-v4-pro", engine="sglang", gpu="b200", gpus=8, tp=8, draft_layers=1)
+    bare = next(line.bytes for line in other.launched.budget.lines if line.name == "draft weights") - 463_339_520
+    assert draft("deepseek-v4-pro", gpu="b200", gpus=8, tp=8) == bare + ROPE

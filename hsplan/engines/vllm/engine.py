@@ -25,7 +25,7 @@ from hsplan.engines.vllm.pools import pools_of
 from hsplan.engines.vllm.releases import release_of
 from hsplan.engines.vllm.rows import takes_dcp
 from hsplan.engines.vllm.scenarios import applies, indexers_held, launched_scenario
-from hsplan.engines.vllm.shards import shards_of
+from hsplan.engines.vllm.shards import shards_of, with_ropes
 from hsplan.errors import InputError, Problem, UnsupportedError
 from hsplan.families import LayerPlan, Model, layer_plan
 from hsplan.hardware import Gpu, gpu_named
@@ -172,7 +172,12 @@ def _weights(
     fused = msgspec.structs.replace(model, indexer_fused=plan.has_indexer)
     return tuple(
         weights_of_rank(
-            loaded, fused, msgspec.structs.replace(plan, stages=(stage,)), gpu, shards, held_indexers=indexers
+            loaded,
+            with_ropes(fused, stage, drafts=stage == plan.stages[-1]),
+            msgspec.structs.replace(plan, stages=(stage,)),
+            gpu,
+            shards,
+            held_indexers=indexers,
         )
         for stage, indexers in zip(plan.stages, held, strict=True)
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from hsplan.engines.loading import Shards
 from hsplan.engines.vllm.launch import Ranks
 from hsplan.engines.vllm.releases import Release
-from hsplan.families import BlockSparse, Model, deepseek, deepseek_v4
+from hsplan.families import BlockSparse, Compressed, Model, deepseek, deepseek_v4
 from hsplan.spec import Deployment
 
 # Served by models/deepseek_v32 from 0.29.0 on; other names of the family by deepseek_v2.py.
@@ -32,6 +34,18 @@ def shards_of(deployment: Deployment, ranks: Ranks, model: Model, release: Relea
         # A draft shares its target's head; its embedding stands on the first stage (eagle/utils.py, read in 0.28.0).
         draft_owns=("embed",) if deployment.pp > 1 else (),
     )
+
+
+def with_ropes(model: Model, stage: tuple[int, int], *, drafts: bool) -> Model:
+    """
+    DeepSeek-V4 with the rope caches of a stage: one of layers that compress, one of windows, where it has such.
+
+    An MTP layer is a window; it brings its cache where no layer has one (models/deepseek_v4/common/rope.py).
+    """
+    if not isinstance(model.kv, Compressed):
+        return model
+    kinds = {ratio > 0 for ratio in model.kv.ratios[slice(*stage)]}
+    return msgspec.structs.replace(model, rope_caches=len(kinds), draft_rope_caches=int(drafts and False not in kinds))
 
 
 def _spreads_tokens(deployment: Deployment, ranks: Ranks) -> bool:
