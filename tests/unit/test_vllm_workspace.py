@@ -6,6 +6,7 @@ import pytest
 
 import hsplan
 from hsplan.engines.vllm.caches import kind_of
+from hsplan.engines.vllm.memory import profiled
 
 GIB, MIB = 2**30, 2**20
 
@@ -157,7 +158,7 @@ PRO = {"spec": "deepseek-v4-pro", "gpu": "b200", "tp": 8}
 def test_drafts_of_deepseek_v4_are_made_from_hidden_states_of_all_hyper_connections():
     # 4 × 7,168 values of 16,384 tokens, beside the last layer and at the drafter.
     assert reserved(**PRO, draft_layers=1)["inputs of drafts"] == 2 * 939_524_096 == 2 * 16_384 * 4 * 7_168 * 2
-    assert 2 * 8_192 * 4 * 4_096 * 2 == GIB // 2
+    assert GIB // 2 == 2 * 8_192 * 4 * 4_096 * 2
     assert reserved("deepseek-v4-flash", tp=8, draft_layers=1)["inputs of drafts"] == GIB // 2
     assert "inputs of drafts" not in reserved(**PRO)
     # DSpark's drafter keeps one of 4,096 values a token.
@@ -170,3 +171,38 @@ def test_only_the_last_stage_has_inputs_of_drafts():
     launch = plan_of(**keys).launch
     names = [{part.name for part in kind_of(launch.model).reserve(launch, stage)} for stage in (first, last)]
     assert ["inputs of drafts" in found for found in names] == [False, True]
+
+
+DP8 = {**V32, "tp": 1, "dp": 8, "ep": 8}
+OTHER_REPLICAS = [
+    # Seven times 8,192 tokens: bf16 inputs of 7,168 values, and outputs as large.
+    (DP8, 7 * 8_192 * 7_168 * 4, 7 * 8_192 * 7_168 * 4),
+    # Without EP Triton's two intermediates of 8 experts; an eighth of 2,048 is less than 7,168.
+    ({**DP8, "ep": 1}, 7 * 8_192 * 7_168 * 2 * (1 + 8 * 2), 7 * 8_192 * 7_168 * 2 * (1 + 8 * 2)),
+    # Kernels that are not known: inputs in fp4 at least.
+    ({**DP8, "gpu": "b200"}, 7 * 16_384 * 7_168 * 5 // 2, 7 * 16_384 * 7_168 * 4),
+    ({"spec": "glm-5.2-nvfp4", "tp": 4, "dp": 2, "ep": 8}, 8_192 * 6_144 * 5 // 2, 8_192 * 6_144 * 4),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keys", "low", "best"), OTHER_REPLICAS, ids=range(len(OTHER_REPLICAS)))
+def test_every_rank_gathers_the_tokens_of_all_replicas(keys, low, best):
+    assert reserved(**keys)["MoE inputs of other replicas"] == best
+    found = {part.name: part.bytes for part in profiled(plan_of(**keys).launch, 0)}["MoE inputs of other replicas"]
+    assert (found.low, found.best) == (low, best)
+
+
+def test_the_range_is_wider_with_replicas_than_with_tp():
+    def width(**keys):
+        budget = plan_of(**V32, **keys).launched.budget.kv_bytes
+        return budget.high - budget.low
+
+    # 8 chosen experts, before and after them, of 57,344 tokens more; less that FlashMLA holds of the experts' scratch.
+    rows = 7 * 8_192 * 7_168 * 4 * 8
+    shared = 8 * 8_192 * 7_168 * 2 - 8_192 * 8 * 14_336 * 2
+    assert width(tp=1, dp=8, ep=8) - width(tp=8) == rows + shared
+    assert not plan_of(**V32, tp=8).launch.not_modelled
+    assert plan_of(**DP8).launch.not_modelled == (
+        "buffers of all-to-all libraries, beyond the range of the MoE inputs of other replicas",
+    )
+    assert "MoE inputs of other replicas" not in reserved(**V32, tp=8)

@@ -215,6 +215,8 @@ def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...]) -> tup
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights[0], str):
         found.append(f"weights ({weights[0]}): all scenarios have the same budget")
-    if deployment.nodes > 1 or deployment.dp > 1:
-        found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
+    if deployment.dp > 1:
+        found.append("buffers of all-to-all libraries, beyond the range of the MoE inputs of other replicas")
+    if deployment.nodes > 1:
+        found.append("buffers of multi-node communication, beyond the range of communication")
     return tuple(found)

@@ -46,6 +46,35 @@ def shared_bytes(launch: Launch, attention: int) -> int:
     return 0 if kept and experts.bytes > attention else min(experts.bytes, attention)
 
 
+def gathered_rows(launch: Launch) -> Scratch | None:
+    """
+    What the tokens of other replicas add in the profiling run, where every rank gathers those of all: best guess.
+
+    Inputs in bf16, and the experts' scratch; where their kernel is not known, outputs alone (`naive_dp_ep.py`).
+    """
+    replicas, shape = launch.loaded.spec.deployment.dp, _expert_shape(launch)
+    if replicas == 1 or shape is None:
+        return None
+    rows = (replicas - 1) * launch.extra.scheduler.max_num_batched_tokens
+    known = expert_scratch(launch)
+    each = 2 * shape[1] if known is None else known.bytes // (launch.extra.scheduler.max_num_batched_tokens * replicas)
+    return Scratch(rows * (2 * shape[1] + each), f"{rows:,} tokens × (2 × {shape[1]:,} + {each:,}) B")
+
+
+def gathered_range(launch: Launch, best: int) -> tuple[int, int]:
+    """
+    Least and most of `gathered_rows`: inputs in fp4; rows of every chosen expert, before and after it, beside them.
+
+    Kernels that are known do not gather fewer bytes; FlashInfer's keep the rows of chosen experts to themselves.
+    """
+    shape = _expert_shape(launch)
+    assert shape is not None  # noqa: S101 - asked where rows are gathered only
+    rows = (launch.loaded.spec.deployment.dp - 1) * launch.extra.scheduler.max_num_batched_tokens
+    chosen = launch.model.experts_per_token or 0
+    least = best if expert_scratch(launch) is not None else rows * shape[1] * 5 // 2
+    return least, max(best, rows * shape[1] * (4 + 4 * chosen))
+
+
 def _has_known_experts(launch: Launch) -> bool:
     if launch.gpu.capability != 90 or not launch.release.has("experts_by_ep"):
         return False

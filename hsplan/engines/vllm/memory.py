@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from hsplan.engines.base import Evidence, Interval, Launch, Row
-from hsplan.engines.vllm.experts import shared_bytes
+from hsplan.engines.vllm.experts import gathered_range, gathered_rows, shared_bytes
 from hsplan.engines.vllm.launch import Scheduler
 from hsplan.engines.vllm.scenarios import drafts_on
 from hsplan.engines.vllm.workspace import Scratch, attention_scratch, index_keys
@@ -126,6 +126,7 @@ def profiled(launch: Launch, workspace: int) -> list[Reserved]:
             evidence="engine_log",
         ),
         _activations(launch, workspace),
+        *_of_other_replicas(launch),
     ]
     if deployment.cuda_graph_max_bs != 0 and release.has("graphs_estimated"):
         found.append(graphs_estimated(deployment))
@@ -144,6 +145,16 @@ def _activations(launch: Launch, workspace: int) -> Reserved:
         formula=formula + (f" − {shared:,} B of experts in the {WORKSPACE}" if shared else ""),
         evidence="assumed",
     )
+
+
+def _of_other_replicas(launch: Launch) -> list[Reserved]:
+    """The range grows with dp: that of kernels that spread tokens over chosen experts, and of those that do not."""
+    found = gathered_rows(launch)
+    if found is None:
+        return []
+    low, high = gathered_range(launch, found.bytes)
+    size = Interval(low, found.bytes, high)
+    return [Reserved(name="MoE inputs of other replicas", bytes=size, formula=found.formula, evidence="derived")]
 
 
 def graphs_estimated(deployment: Deployment) -> Reserved:
