@@ -98,6 +98,7 @@ class BlockSparse(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int
     head_dim: int
     index_dim: int
+    index_heads: int
     index_values: frozenset[int]
     packed: bool
 

@@ -87,6 +87,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
             kv_heads=fields.num_key_value_heads,
             head_dim=fields.head_dim,
             index_dim=sparse.sparse_index_dim,
+            index_heads=sparse.sparse_num_index_heads,
             index_values=frozenset(i for i, (is_sparse, no_value) in layers if is_sparse and not no_value),
             packed=isinstance(quantization, Mapping) and quantization.get("moe_quant_algo") == "NVFP4",
         ),

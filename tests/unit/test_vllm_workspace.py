@@ -7,6 +7,7 @@ import pytest
 import hsplan
 from hsplan.engines.vllm.caches import kind_of
 from hsplan.engines.vllm.memory import profiled
+from hsplan.spec import load_spec
 
 GIB, MIB = 2**30, 2**20
 
@@ -206,3 +207,25 @@ def test_the_range_is_wider_with_replicas_than_with_tp():
         "buffers of all-to-all libraries, beyond the range of the MoE inputs of other replicas",
     )
     assert "MoE inputs of other replicas" not in reserved(**V32, tp=8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "size"),
+    [
+        ({"tp": 1}, 16_384 * 4 * 8_192 * 4),
+        ({"tp": 4}, GIB // 2),
+        ({"tp": 8}, GIB // 2),
+        ({"tp": 4, "gpu": "h200"}, None),
+        ({"tp": 4, "release": "0.28.0", "max_num_batched_tokens": 8_192}, GIB // 4),
+        ({"tp": 4, "release": "0.27.1"}, None),
+    ],
+)
+def test_scores_of_minimax_m3_on_blackwell_come_out_of_what_is_left_over(keys, size):
+    given = {"gpu": "b200", "gpus": keys["tp"], "kv_budget": "20GiB", "max_model_len": 65_536, **keys}
+    lines, headroom = late("minimax-m3-bf16", **given)
+    assert lines.get("block scores") == size
+    selected = {"model": {**load_spec("minimax-m3-bf16", {}).spec.model}, "deployment": {"gpu": "b200"}}
+    selected["model"]["sparse_attention_config"] = {
+        **selected["model"]["sparse_attention_config"], "sparse_topk_blocks": 32
+    }  # fmt: skip
+    assert late(selected, **given)[1] - headroom == (size or 0)

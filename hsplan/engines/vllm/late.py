@@ -6,16 +6,18 @@ from collections.abc import Iterator
 
 from hsplan.engines.base import Launch, Line
 from hsplan.engines.vllm.launch import Scheduler
+from hsplan.families import BlockSparse
 from hsplan.spec import Deployment
 from hsplan.units import GIB, MIB
 
 # trtllm-gen's workspace, and under DCP two fp32 a head and slot of a token (flashinfer_mla_sparse.py).
 WORKSPACE_BYTES, GUARD_BYTES, STATISTIC_BYTES, TOKEN_SLOTS = 394 * MIB, MIB, 8, 256
+SCORED_BLOCKS, SCORED_TOPK = 8192, 16 * 128  # MiniMax-M3 on SM10x: 1 Mi tokens; its kernel selects 16 blocks
 
 
 def after_pool(launch: Launch) -> tuple[Line, ...]:
     """The lines of a rank, without or with offload."""
-    return (*_rejection(launch), *_graphs(launch), *_flashinfer(launch))
+    return (*_rejection(launch), *_graphs(launch), *_flashinfer(launch), *_scores(launch))
 
 
 def rejection_bytes(launch: Launch, scheduler: Scheduler) -> int:
@@ -44,6 +46,19 @@ def _graphs(launch: Launch) -> Iterator[Line]:
     if deployment.cuda_graph_max_bs != 0 and not launch.release.has("graphs_estimated"):
         formula = "taken by GLM-5.1 TP8; the budget leaves nothing out for them"
         yield Line(name="CUDA graphs", bytes=graphs_taken(deployment), formula=formula, evidence="engine_log")
+
+
+def _scores(launch: Launch) -> Iterator[Line]:
+    """MiniMax-M3's scores of all sparse blocks on SM10x, with the builder of its metadata (indexer_msa.py)."""
+    kv, tokens = launch.model.kv, launch.extra.scheduler.max_num_batched_tokens
+    if not isinstance(kv, BlockSparse) or launch.gpu.capability // 10 != 10 or launch.model.index_topk != SCORED_TOPK:
+        return
+    if not launch.release.has("block_scores"):
+        return
+    heads = max(1, kv.index_heads // launch.tp)
+    formula = f"{tokens:,} tokens × {heads} index heads × {SCORED_BLOCKS:,} × 4 B"
+    size = tokens * heads * SCORED_BLOCKS * 4
+    yield Line(name="block scores", bytes=size, formula=formula, evidence="engine_code")
 
 
 def _flashinfer(launch: Launch) -> Iterator[Line]:

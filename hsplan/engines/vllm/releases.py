@@ -49,6 +49,7 @@ SWITCHES = {
     "v4_packed": "2026-08-10",  # #48993 and #48317, first release 0.27.0: groups of DeepSeek-V4, and blocks of each
     "large_gpu_batches": "2026-08-25",  # first release 0.28.0: 16,384 batched tokens from 160 GiB on
     "flashmla_queries": "2026-08-25",  # read in 0.28.0: FlashMLA's sparse backend has a workspace for queries too
+    "block_scores": "2026-08-25",  # read in 0.28.0: MiniMax-M3 on SM10x keeps a buffer of all scores
     "experts_by_ep": "2026-08-25",  # read in 0.28.0: fp8 experts of SM90 by Triton, with EP by FlashInfer
     "v4_sequence_parallel": "2026-08-25",  # read in 0.28.0: whole shared experts of DeepSeek-V4 with tp, dp and ep
     "sparse_module": "2026-09-09",  # first release 0.29.0: V3.2 and GLM-5 are served by models/deepseek_v32
