@@ -13,14 +13,15 @@ from hsplan.engines.base import Evidence, Interval, Launch, Row
 from hsplan.engines.vllm.experts import gathered_range, gathered_rows, shared_bytes
 from hsplan.engines.vllm.launch import Scheduler
 from hsplan.engines.vllm.scenarios import drafts_on
-from hsplan.engines.vllm.workspace import Scratch, attention_scratch, index_keys
+from hsplan.engines.vllm.workspace import Scratch, attention_scratch, index_keys, whole
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
-from hsplan.units import GIB, KIB, MIB
+from hsplan.units import GIB, KIB, MIB, ceil_div
 
 WORKSPACE = "sparse attention workspace"
 LOGITS_BYTES = 512 * MIB  # VLLM_SPARSE_INDEXER_MAX_LOGITS_MB
-PREFILL_CHUNK, ENTRY_BYTES = 4, 1024  # DeepSeek-V4: requests of a prefill chunk, an entry in bf16
+# DeepSeek-V4: requests of a prefill chunk, an entry in bf16, columns of what a token selects come in whole ones.
+PREFILL_CHUNK, ENTRY_BYTES, SELECTED = 4, 1024, 128
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,20 +78,30 @@ def _index_groups(launch: Launch, scheduler: Scheduler, stage: tuple[int, int], 
 
 def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int, ratio: int) -> list[Reserved]:
     """
-    Workspaces of DeepSeek-V4: of a prefill's entries of `ratio` tokens in bf16, or of their index keys, the larger one.
+    Workspaces of DeepSeek-V4: of a prefill's entries of `ratio` tokens in bf16 and of what selects them, or of their
+    index keys, the larger one. FlashInfer's backends read entries as they are.
 
     Of index keys a log shows the growth: 0.69 GB less for the cache at max_model_len 786,432 than at 262,144 (4090).
     """
     tokens, entries, top_k = scheduler.max_num_batched_tokens, launch.context_len // ratio, launch.model.index_topk or 0
     keys = index_keys(launch.release, launch.context_len, entries)
-    rows = PREFILL_CHUNK * (entries + window + tokens) * ENTRY_BYTES
-    formula = f"{PREFILL_CHUNK} × ({entries:,} + {window} + {tokens:,}) × {ENTRY_BYTES} B"
-    scratch = max(Scratch(rows, formula), keys, key=lambda scratch: scratch.bytes)
+    read = launch.extra.row.attention_backend.startswith("flashinfer")
+    scratch = keys if read else max(_chunk(launch, window, ratio, top_k), keys, key=lambda scratch: scratch.bytes)
     return [
         _exact(WORKSPACE, scratch.bytes, scratch.formula),
         _exact("indexer logits scratch", LOGITS_BYTES, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB = 512"),
         _exact("top-k buffer", tokens * top_k * 4, f"{tokens:,} tokens × {top_k:,} × 4 B"),
     ]
+
+
+def _chunk(launch: Launch, window: int, ratio: int, top_k: int) -> Scratch:
+    """Entries and windows of a prefill chunk, and what each token selects of them, with its count (`flashmla.py`)."""
+    tokens, entries = launch.extra.scheduler.max_num_batched_tokens, ceil_div(launch.context_len, ratio)
+    selected = ceil_div(top_k + window, SELECTED) * SELECTED
+    size = whole(PREFILL_CHUNK * (entries + window + tokens) * ENTRY_BYTES)
+    size += whole(tokens * selected * 4) + whole(tokens * 4)
+    formula = f"{PREFILL_CHUNK} × ({entries:,} + {window} + {tokens:,}) × {ENTRY_BYTES} B"
+    return Scratch(size, f"{formula} + {tokens:,} × ({selected:,} + 1) × 4 B")
 
 
 def draft_inputs(launch: Launch, drafts: int) -> list[Reserved]:
