@@ -37,6 +37,10 @@ FLASHMLA = [
     # Queries alone beside the rows of the prefill until 0.30.0, nothing that was read before 0.28.0.
     ({**V32, "tp": 8, "release": "0.30.0"}, 8_192 * 16 * 1_152 + 943_718_400),
     ({**V32, "tp": 8, "release": "0.27.1"}, 943_718_400),
+    # PCP with DCP: a rank's half of the rows beside all of them; with DCP over TP too, an eighth and all 128 heads.
+    ({**V32, "tp": 4, "pcp": 2, "dcp": 2}, 8_192 * (32 * 1_152 + 64 * 2_176 + 32 * 1_024) + 1_228_800 * 1_152),
+    ({**V32, "tp": 4, "pcp": 2, "dcp": 8}, 8_192 * (32 * 1_152 + 128 * 2_176 + 128 * 1_024) + 921_600 * 1_152),
+    ({**V32, "tp": 4, "pcp": 2, "dcp": 2, "release": "0.30.0"}, 3 * 40 * 163_840 * 132),
     # bf16 rows: queries of 64 heads are less than the index keys of 163,840 tokens, and more than those of 4,096.
     ({**V32, "kv_cache_dtype": "bfloat16", "attention_backend": "flashmla_sparse", "tp": 8}, 40 * 163_840 * 132),
     ({**V32, "kv_cache_dtype": "bfloat16", "attention_backend": "flashmla_sparse", "tp": 8, "max_model_len": 4_096,

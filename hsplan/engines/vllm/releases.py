@@ -2,8 +2,9 @@
 vLLM releases and dated builds, as one table of dated switches.
 
 A build has a switch when its date is not before the switch's. The date of a release is the build date in its
-published wheel; the switches of every release from 0.24.0 to 0.33.0 were read in that wheel. Where only the first
-release with a change is known, the change counts from that release on and builds between carry a note. How
+published wheel; the switches of every release from 0.24.0 to 0.33.0 were read in that wheel, but for those that say
+"read in 0.28.0", which were not looked for before it. Where only the first release with a change is known, the change
+counts from that release on and builds between carry a note. How
 concurrency counts groups (#48317) is no switch: a single group counts the same both ways.
 """
 
@@ -57,6 +58,7 @@ SWITCHES = {
     "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
     "hisparse": "2026-09-22",  # #53781, first release 0.30.0
+    "pcp_dcp_gather": "2026-09-22",  # first release 0.30.0: prefills with PCP and DCP gather rows and index keys
     "dcp_statistics": "2026-09-22",  # #50781, first release 0.30.0: FlashInfer's workspace on SM10x grows under DCP
     "index_groups": "2026-09-22",  # first release 0.30.0: every layer that computes top-k has a table of rows
     "v41": "2026-09-22",  # first release 0.30.0: DeepSeek-V4.1
@@ -77,10 +79,18 @@ UNDATED = (
     ("2026-07-22", "2026-08-10", "DeepSeek-V4 in dense blocks, counted by group (#48993, #48317, 0.27.0)"),
     ("2026-08-11", "2026-08-25", "larger batches from 160 GiB on (first release 0.28.0)"),
     ("2026-05-01", "2026-08-25", "whole shared experts of DeepSeek-V4 with tp, dp and ep (read in 0.28.0)"),
-    ("2026-08-25", "2026-09-09", "whole dense MLPs of V3.2 and GLM-5 with tp, dp and ep (first release 0.29.0)"),
-    ("2026-06-29", "2026-08-25", "queries in the workspace of FlashMLA's sparse backend (read in 0.28.0)"),
-    ("2026-09-22", "2026-10-03", "outputs in the workspace of FlashMLA's sparse backend (first release 0.31.0)"),
-    ("2026-09-09", "2026-09-22", "HiSparse and tables of index groups (first release 0.30.0)"),
+    (
+        "2026-08-25",
+        "2026-09-09",
+        "whole dense MLPs with tp, dp and ep, workspace of bf16 queries of whole 64 heads (0.29.0)",
+    ),
+    ("2026-06-29", "2026-08-25", "queries in FlashMLA's workspace, scores of MiniMax-M3 on SM10x (read in 0.28.0)"),
+    (
+        "2026-09-22",
+        "2026-10-03",
+        "outputs in FlashMLA's workspace, smaller tables of index groups (first release 0.31.0)",
+    ),
+    ("2026-09-09", "2026-09-22", "HiSparse, tables of index groups, workspaces of DCP (first release 0.30.0)"),
     ("2026-09-22", "2026-10-03", "fp4 entries of DeepSeek-V4.1 on SM10x (first release 0.31.0)"),
     ("2026-10-17", "2026-11-01", "blocks of DeepSeek-V4.1 on SM10x in whole rows (first release 0.33.0)"),
     ("2026-09-22", "2026-10-03", "start-up checks of HiSparse (first release 0.31.0)"),
