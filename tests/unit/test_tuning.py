@@ -144,12 +144,12 @@ def test_what_binds_is_the_limit_that_stopped_the_search():
 def test_vllm_is_compared_at_the_longest_max_model_len_that_starts_without_offload():
     plan = planned(engine="vllm", context=4096)
     found = tuned(plan)
-    # At max_model_len 1,048,576 one request needs 90.46 GiB without offload, of 28.11 GiB.
+    # At max_model_len 1,048,576 one request needs 90.46 GiB without offload, of 28.01 GiB.
     assert plan.launch.context_len == 1_048_576
-    assert (found.without.max_model_len, found.without.requests) == (332_352, 81)
-    running = {"engine": "vllm", "context": 4096, "max_running_requests": 81}
-    assert hsplan.plan("glm-5.2-fp8", **running, max_model_len=332_352).fits
-    assert not hsplan.plan("glm-5.2-fp8", **running, max_model_len=332_353).fits
+    assert (found.without.max_model_len, found.without.requests) == (331_200, 80)
+    running = {"engine": "vllm", "context": 4096, "max_running_requests": 80}
+    assert hsplan.plan("glm-5.2-fp8", **running, max_model_len=331_200).fits
+    assert not hsplan.plan("glm-5.2-fp8", **running, max_model_len=331_201).fits
     assert not found.pays
     assert found.top == found.without
     # Where no length of a request's context starts, offload is all there is.

@@ -125,7 +125,7 @@ def profiled(launch: Launch, workspace: int) -> list[Reserved]:
     """
     What the profiling run measures beside weights and the `workspace` bytes of attention.
 
-    Activations, with the experts' scratch in them: 5.3 GiB of a 6.96 GiB reserve at 8,192 batched tokens (GLM-5.1,
+    Activations, with the experts' scratch in them: 5.4 GiB of a 6.96 GiB reserve at 8,192 batched tokens (GLM-5.1,
     8 × RTX PRO 6000); communication 0.13 GiB on one GPU, 0.55 on two (H100).
     """
     release, deployment, ranks = launch.release, launch.loaded.spec.deployment, launch.extra.world
@@ -147,9 +147,9 @@ def profiled(launch: Launch, workspace: int) -> list[Reserved]:
 def _activations(launch: Launch, workspace: int) -> Reserved:
     """As logged, less what of the experts' scratch lies in attention's; all of it may lie elsewhere at the most."""
     tokens = launch.extra.scheduler.max_num_batched_tokens
-    logged = int(2.5 * GIB) + tokens * 352 * KIB
+    logged = int(2.6 * GIB) + tokens * 352 * KIB
     shared = shared_bytes(launch, workspace)
-    formula = f"2.5 GiB + {tokens:,} tokens × 352 KiB"
+    formula = f"2.6 GiB + {tokens:,} tokens × 352 KiB"
     return Reserved(
         name="activations",
         bytes=Interval(max(int(logged * 0.6) - shared, 0), max(logged - shared, 0), int(logged * 1.5)),
