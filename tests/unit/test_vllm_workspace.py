@@ -57,7 +57,7 @@ def test_flashmla_asks_for_queries_rows_and_outputs_at_once(keys, size):
     assert reserved(**keys)["sparse attention workspace"] == size
 
 
-def test_the_sum_of_v32_on_eight_ranks_is_the_audited_one():
+def test_the_sum_of_v32_on_eight_ranks_is_2_2_gib():
     assert FLASHMLA[0][1] == 2_369_781_760
 
 
@@ -150,7 +150,7 @@ def test_flashinfer_takes_its_workspace_of_what_is_left_over(keys, size):
     assert late(**{**V32_DCP, **keys})[0].get("FlashInfer workspace") == size
 
 
-def test_the_workspace_of_eight_dcp_ranks_is_the_audited_one_and_lowers_the_headroom_by_itself():
+def test_the_workspace_of_eight_dcp_ranks_is_8_4_gib_and_lowers_the_headroom_by_itself():
     assert FLASHINFER[0][1] == 9_004_122_112
     keys = {**V32_DCP, "max_num_batched_tokens": 32_768, "kv_budget": "20GiB"}
     with_it, without = late(**keys)[1], late(**{**keys, "release": "0.29.0"})[1]

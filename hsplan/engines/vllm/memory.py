@@ -69,8 +69,7 @@ def _index_groups(launch: Launch, scheduler: Scheduler, stage: tuple[int, int], 
 
     Each has a spare row, and counts; ids of requests too until 0.30.0 (v1/attention/backends/mla/index_group.py).
     """
-    first, end = stage
-    groups = sum(launch.plan.owners[first:end]) + (not launch.plan.owners[first]) + drafts_on(launch, stage)
+    groups = launch.plan.owners_in(*stage) + (launch.plan.pattern[stage[0]] == "S") + drafts_on(launch, stage)
     rows, ids = scheduler.decode_rows, 0 if launch.release.has("index_groups_of_rows") else scheduler.decode_rows
     formula = f"{groups} groups × ({rows + 1:,} rows × ({top_k:,} + 1) × 4 B" + (f" + {ids:,} × 4 B)" if ids else ")")
     return _exact("index group tables", groups * ((rows + 1) * (top_k + 1) + ids) * 4, formula)
