@@ -139,18 +139,25 @@ def _without(plan: Plan) -> Setting | LeftOut:
 
 
 def _startable(plan: Plan) -> int | None:
-    """The longest max_model_len of the workload's context or more that starts; None where the given one does."""
+    """
+    The longest max_model_len of the workload's context or more that starts; None where the given one does.
 
-    def starts(length: int) -> bool:
-        pools = replan(plan, max_model_len=length).launched.pools
+    Running requests take memory too: with one of them for the given one, with as many as run at the least for others.
+    """
+
+    def starts(requests: int, length: int) -> bool:
+        pools = with_requests(plan, requests, {"max_model_len": length}).launched.pools
         return pools is not None and pools.refusal is None
 
     low, high = plan.launch.loaded.spec.workload.context, plan.launch.context_len
-    if plan.launched.pools is None or plan.launched.pools.refusal is None or not starts(low):
+    if plan.launched.pools is None or starts(1, high):
+        return None
+    least = tried(plan, {"max_model_len": low}).setting
+    if least is None:
         return None
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (middle, high) if starts(middle) else (low, middle - 1)
+        low, high = (middle, high) if starts(least.requests, middle) else (low, middle - 1)
     return low
 
 

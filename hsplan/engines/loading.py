@@ -51,8 +51,8 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     """
     By what each class of tensors is divided: tensor, attention and MoE-tensor parallel sizes, experts by `ep`.
 
-    `draft_shared` is `shared` of MTP layers where it differs. `draft_owns_vocabulary`: they hold an embedding and a
-    head of their own while the pool is sized.
+    `draft_shared` is `shared` of MTP layers where it differs. `draft_owns` names what MTP layers hold of their own
+    while the pool is sized, of the shards "embed" and "head".
     """
 
     tp: int
@@ -63,15 +63,16 @@ class Shards(msgspec.Struct, frozen=True, kw_only=True):
     embed: int
     head: int
     shared: int
+    dense: int | None = None  # ranks that divide dense MLPs, where they are not those of TP
     draft_shared: int | None = None
-    draft_owns_vocabulary: bool = True
+    draft_owns: tuple[str, ...] = ("embed", "head")
 
     def of(self, shard: str, *, draft: bool = False) -> int:
         """Ranks that share a tensor of this class; `draft`: of an MTP layer."""
         return {
             "attention": self.attention,
             "kv": self.kv or self.attention,
-            "dense": self.tp,
+            "dense": self.dense or self.tp,
             "expert": self.ep * self.moe_tp,
             "shared": (self.draft_shared if draft else None) or self.shared,
             "embed": self.embed,
@@ -224,7 +225,8 @@ def _fullest(
         indexer_fused=model.indexer_fused,
         multimodal=model.multimodal,
         absorbed_elements=model.absorbed_elements,
-        rope_bytes=model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
+        rope_bytes=_rope_bytes(model),
+        rope_caches=(model.rope_caches, model.draft_rope_caches),
     )
     key = (sizes, plan.stages, formats, gpu.rocm, shards, draft_layers)
     if key not in _CACHE:
@@ -244,6 +246,7 @@ class _Sizes(msgspec.Struct, frozen=True):
     multimodal: bool
     absorbed_elements: int
     rope_bytes: int
+    rope_caches: tuple[int, int]
 
 
 _CACHE: dict[tuple[object, ...], RankWeights] = {}
@@ -296,8 +299,13 @@ def _extras(model: Model, gpu: Gpu, shards: Shards, formats: Formats, layers: in
     """What the engine makes of the weights: absorbed kv_b copies and the rope cache."""
     return {
         "absorbed kv_b copies": _absorbed_bytes(model, gpu, shards, formats) * layers,
-        "rope cache": model.rope_rows * model.qk_rope_head_dim * 4 * model.rope_caches,
+        "rope cache": _rope_bytes(model) * model.rope_caches,
     }
+
+
+def _rope_bytes(model: Model) -> int:
+    """One cache of cosines and sines, in fp32."""
+    return model.rope_rows * model.qk_rope_head_dim * 4
 
 
 def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats) -> int:
@@ -309,13 +317,11 @@ def _absorbed_bytes(model: Model, gpu: Gpu, shards: Shards, formats: Formats) ->
 def _draft_extras(
     tensors: Iterable[Tensor], model: Model, gpu: Gpu, shards: Shards, formats: Formats, draft_layers: int
 ) -> int:
-    """Embedding and head of the draft's own, released only after the pool is sized, and its absorbed copies."""
-    copies = sum(
-        _tensor_rank_bytes(t, "bf16", shards)
-        for t in tensors
-        if t.unit in ("first", "last") and t.shard != "replicated" and shards.draft_owns_vocabulary
-    )
-    return copies + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
+    """Embedding and head of the draft's own, as far as it has them, its rope caches and its absorbed copies."""
+    owned = (t for t in tensors if t.unit in ("first", "last") and t.shard in shards.draft_owns)
+    copies = sum(_tensor_rank_bytes(t, "bf16", shards) for t in owned)
+    ropes = _rope_bytes(model) * model.draft_rope_caches
+    return copies + ropes + _absorbed_bytes(model, gpu, shards, formats) * draft_layers
 
 
 def _from_folder(
@@ -330,7 +336,7 @@ def _from_folder(
         draft = 0
     elif found.draft:
         absorbed = _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
-        copies = groups.get("embed", 0) + groups.get("head", 0) if shards.draft_owns_vocabulary else 0
+        copies = sum(groups.get(shard, 0) for shard in shards.draft_owns)
         draft += copies + absorbed
     indexer = max(found.indexers.values(), default=0)
     return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))

@@ -98,6 +98,7 @@ class BlockSparse(msgspec.Struct, frozen=True, kw_only=True):
     kv_heads: int
     head_dim: int
     index_dim: int
+    index_heads: int
     index_values: frozenset[int]
     packed: bool
 
@@ -116,6 +117,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     latent; `pattern` is given where the family knows its layers, `shares_keys` when layers that reuse top-k have no
     index key of their own. `quantization` is the quantization_config, with what the family adds to it. `missing` names
     the fields that the tensor inventory would need; with any of them absent `inventory` is None.
+    `draft_rope_caches` are those that MTP layers need beside the model's own.
     """
 
     family: str
@@ -136,8 +138,10 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     multimodal: bool
     indexer_fused: bool = False
     absorbed_elements: int = 0
+    experts_per_token: int | None = None
     rope_rows: int
     rope_caches: int
+    draft_rope_caches: int = 0
     inventory: Inventory | None
     missing: tuple[str, ...]
     quantization: Mapping[str, Any] | None

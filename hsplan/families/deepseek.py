@@ -62,6 +62,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
     first_k_dense_replace: Small | None = None
     n_routed_experts: Dim | None = None
     n_shared_experts: Small | None = None
+    num_experts_per_tok: Dim | None = None
     moe_intermediate_size: Dim | None = None
     intermediate_size: Dim | None = None
     vocab_size: Annotated[int, Meta(ge=1, le=2**26)] | None = None
@@ -93,6 +94,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
         multimodal=architecture in MULTIMODAL,
         indexer_fused=is_dsa and interleaved,
         absorbed_elements=heads * ((fields.qk_nope_head_dim or 0) + (fields.v_head_dim or 0)) * fields.kv_lora_rank,
+        experts_per_token=fields.num_experts_per_tok,
         rope_rows=rope_rows(model, fields.max_position_embeddings or 0),
         # The indexer rotates the other way round than the attention unless it is interleaved too.
         rope_caches=2 if is_dsa and not interleaved else 1,

@@ -103,6 +103,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
         num_attention_heads=fields.num_attention_heads,
         mtp_layers=fields.num_nextn_predict_layers or 0,
         multimodal=False,
+        experts_per_token=fields.num_experts_per_tok,
         rope_rows=rope_rows(model, fields.max_position_embeddings or 0),
         # Layers that compress rotate with a base of their own.
         rope_caches=len({ratio > 0 for ratio in ratios}),

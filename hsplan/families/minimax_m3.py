@@ -62,6 +62,7 @@ class Fields(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size: Dim | None = None
     num_local_experts: Dim | None = None
     n_shared_experts: Small | None = None
+    num_experts_per_tok: Dim | None = None
     shared_intermediate_size: Small | None = None
     dense_intermediate_size: Dim | None = None
     intermediate_size: Dim | None = None
@@ -86,6 +87,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
             kv_heads=fields.num_key_value_heads,
             head_dim=fields.head_dim,
             index_dim=sparse.sparse_index_dim,
+            index_heads=sparse.sparse_num_index_heads,
             index_values=frozenset(i for i, (is_sparse, no_value) in layers if is_sparse and not no_value),
             packed=isinstance(quantization, Mapping) and quantization.get("moe_quant_algo") == "NVFP4",
         ),
@@ -96,6 +98,7 @@ def read(model: Mapping[str, Any], architecture: str, loaded: Loaded) -> Model:
         num_attention_heads=fields.num_attention_heads,
         mtp_layers=0,  # the published checkpoint closes without MTP weights
         multimodal=False,
+        experts_per_token=fields.num_experts_per_tok,
         rope_rows=fields.max_position_embeddings or 0,
         rope_caches=1,
         inventory=None if missing else _inventory(fields),

@@ -130,9 +130,9 @@ def test_vllm_without_offload_is_compared_where_it_starts_and_its_table_has_no_r
     lines = out.splitlines()
     assert code == 0
     assert lines[2].split()[:4] == ["hot", "buffer", "requests", "binds"]
-    assert lines[4].split()[:5] == ["no", "offload", "(best)", "79", "gpu"]
+    assert lines[4].split()[:5] == ["no", "offload", "(best)", "80", "gpu"]
     assert (
-        "note: without offload vllm does not start at max_model_len 1,048,576: its row is of 325,120, the longest "
+        "note: without offload vllm does not start at max_model_len 1,048,576: its row is of 331,200, the longest "
         "planned to start"
     ) in " ".join(out.split())
     assert lines[-1].startswith("offload does not pay at 4,096 tokens: ")

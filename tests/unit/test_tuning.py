@@ -145,11 +145,12 @@ def test_what_binds_is_the_limit_that_stopped_the_search():
 def test_vllm_is_compared_at_the_longest_max_model_len_that_starts_without_offload():
     plan = planned(engine="vllm", context=4096)
     found = tuned(plan)
-    # At max_model_len 1,048,576 one request needs 90.46 GiB without offload, of 26.62 GiB.
+    # At max_model_len 1,048,576 one request needs 90.46 GiB without offload, of 28.01 GiB.
     assert plan.launch.context_len == 1_048_576
-    assert (found.without.max_model_len, found.without.requests) == (325_120, 79)
-    assert hsplan.plan("glm-5.2-fp8", engine="vllm", context=4096, max_model_len=325_120).fits
-    assert not hsplan.plan("glm-5.2-fp8", engine="vllm", context=4096, max_model_len=325_121).fits
+    assert (found.without.max_model_len, found.without.requests) == (331_200, 80)
+    running = {"engine": "vllm", "context": 4096, "max_running_requests": 80}
+    assert hsplan.plan("glm-5.2-fp8", **running, max_model_len=331_200).fits
+    assert not hsplan.plan("glm-5.2-fp8", **running, max_model_len=331_201).fits
     assert not found.pays
     assert found.top == found.without
     # Where no length of a request's context starts, offload is all there is.

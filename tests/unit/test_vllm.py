@@ -219,7 +219,7 @@ def test_every_switch_lies_between_the_first_build_and_the_latest_release():
         ({"max_model_len": 131_072}, 40 * 131_072 * 132),
         ({"max_model_len": 1_048_576}, 16 * 1_048_576 * 132),
         ({"max_model_len": 1_048_576, "release": "0.31.0"}, 40 * 1_048_576 * 132),
-        ({"max_model_len": 131_072, "kv_cache_dtype": "fp8_e4m3"}, 5 * 131_072 * 1_152),
+        ({"max_model_len": 131_072, "kv_cache_dtype": "fp8_e4m3", "release": "0.27.1"}, 5 * 131_072 * 1_152),
     ],
 )
 def test_the_workspace_grows_with_max_model_len(keys, size):

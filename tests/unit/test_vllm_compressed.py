@@ -215,8 +215,13 @@ def test_the_window_ratio_of_the_other_engine_is_noted_and_changes_nothing():
 
 def test_the_workspace_is_that_of_entries_of_four_tokens():
     lines = {line["name"]: line["bytes"] for line in launched(kv_budget="auto", max_model_len=262_144)["ledger"]}
-    # 40 × 65,536 × 132 B of index keys are more than 4 × (65,536 + 128 + 8,192) × 1,024 B of entries.
+    # 40 × 65,536 × 132 B of index keys are more than 4 × (65,536 + 128 + 8,192) × 1,024 B of entries, and ids.
     assert lines["sparse attention workspace"] == 40 * 65_536 * 132
     assert lines["top-k buffer"] == 8_192 * 512 * 4
     long = {line["name"]: line["bytes"] for line in launched(kv_budget="auto", max_model_len=1_048_576)["ledger"]}
-    assert long["sparse attention workspace"] == 4 * (262_144 + 128 + 8_192) * 1_024
+    # 512 entries and 128 tokens of the window are selected for each token, with their count.
+    assert long["sparse attention workspace"] == 4 * (262_144 + 128 + 8_192) * 1_024 + 8_192 * (640 + 1) * 4
+    assert long["sparse attention workspace"] == 1_128_824_832
+    # FlashInfer reads the entries as they are: what is left are 16 × 262,144 index keys.
+    read = launched(gpu="b200", attention_backend="flashinfer_mla_sparse", kv_budget="auto", max_model_len=1_048_576)
+    assert {line["name"]: line["bytes"] for line in read["ledger"]}["sparse attention workspace"] == 16 * 262_144 * 132

@@ -151,8 +151,8 @@ def test_the_workspace_is_that_of_entries_of_the_lowest_ratio():
     keys = {"kv_budget": "auto", "max_num_batched_tokens": 8_192}
     ledger = launched({**FLASH}, weights={"bytes_per_rank": 70 * GIB}, **keys)["ledger"]
     lines = {line["name"]: line["bytes"] for line in ledger}
-    # 40 x 33,792 x 132 B of index keys are more than 4 x (33,792 + 128 + 8,192) x 1,024 B of entries.
-    assert lines["sparse attention workspace"] == 40 * 33_792 * 132
+    # Entries, and 640 ids and a count for each token: more than 40 x 33,792 x 132 B of index keys.
+    assert lines["sparse attention workspace"] == 4 * (33_792 + 128 + 8_192) * 1_024 + 8_192 * 641 * 4
     assert lines["top-k buffer"] == 8_192 * 512 * 4
 
 

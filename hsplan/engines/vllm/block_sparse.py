@@ -74,8 +74,8 @@ class BlockSparseCache:
         )
         return one_group(parts, PAGE)
 
-    def reserve(self, launch: Launch) -> list[Reserved]:  # noqa: ARG002 - asked of every kind
-        """None that grows: blocks are selected in place."""
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:  # noqa: ARG002 - asked of every kind
+        """None: blocks are selected in place, and the scores of SM10x are not measured before the pool."""
         return []
 
 

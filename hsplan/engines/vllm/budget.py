@@ -13,7 +13,7 @@ from hsplan.engines.base import Budget, Buffer, Evidence, Interval, Launch, Line
 from hsplan.engines.loading import RankWeights
 from hsplan.engines.vllm.caches import kind_of
 from hsplan.engines.vllm.hisparse import TABLES, tables
-from hsplan.engines.vllm.memory import Reserved, context_bytes, profiled, visible_bytes
+from hsplan.engines.vllm.memory import WORKSPACE, Reserved, context_bytes, profiled, visible_bytes
 from hsplan.engines.vllm.scenarios import drafts_on, indexers_priced, layers_of
 from hsplan.errors import Problem, UnsupportedError
 from hsplan.units import GIB, gib
@@ -105,15 +105,12 @@ def _given_budget(
 
 
 def _estimated_budget(launch: Launch, scenario: Scenario, stage: tuple[int, int], weights: RankWeights) -> Budget:
-    extra, deployment = launch.extra, launch.loaded.spec.deployment
-    release = launch.release
+    extra = launch.extra
     indexers = indexers_priced(launch, scenario, stage)
     target = weights.base + indexers * weights.indexer
     draft = weights.draft if drafts_on(launch, stage) else 0
-    reserve = [
-        *kind_of(launch.model).reserve(launch),
-        *profiled(release, deployment, extra.scheduler, extra.world),
-    ]
+    reserve = kind_of(launch.model).reserve(launch, stage)
+    reserve += profiled(launch, sum(part.bytes.best for part in reserve if part.name == WORKSPACE))
     beside = _table_lines(launch, scenario)
     requested = visible_bytes(launch.gpu).map(lambda visible: ceil(visible * extra.utilization))
     kv = requested - exactly(target + draft + sum(line.bytes for line in beside))

@@ -32,5 +32,5 @@ class Cache(Protocol):
     def pool(self, launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> BlockPool:
         """What a block holds on a stage without HiSparse."""
 
-    def reserve(self, launch: Launch) -> list[Reserved]:
-        """Workspaces of its attention that are allocated before the pool is sized."""
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:
+        """Workspaces and buffers of a stage that are allocated before the pool is sized."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from hsplan.engines.base import Launch, Row, Scenario
 from hsplan.engines.vllm.groups import INDEX, BlockPool, Part
-from hsplan.engines.vllm.memory import Reserved, compressed_reserve
+from hsplan.engines.vllm.memory import Reserved, compressed_reserve, draft_inputs
 from hsplan.engines.vllm.packed import Kind, packed_pool
 from hsplan.engines.vllm.printed import shards_of_tokens
 from hsplan.engines.vllm.releases import Release
@@ -88,9 +88,10 @@ class CompressedCache:
         kinds = _kinds(kv_of(model), launch.extra.row.format, index_bytes(model, deployment), tuple(drafts))
         return packed_pool(kinds, launch.release, held)
 
-    def reserve(self, launch: Launch) -> list[Reserved]:
-        """Workspaces of a prefill over entries of 4 tokens."""
-        return compressed_reserve(launch, launch.extra.scheduler, kv_of(launch.model).window, C4_BLOCK)
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:
+        """Workspaces of a prefill over entries of 4 tokens, and what drafts are made from."""
+        workspaces = compressed_reserve(launch, launch.extra.scheduler, kv_of(launch.model).window, C4_BLOCK)
+        return workspaces + draft_inputs(launch, drafts_on(launch, stage))
 
 
 def _entry(deployment: Deployment, *, plain: bool) -> str:

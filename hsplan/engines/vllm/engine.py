@@ -12,7 +12,6 @@ from hsplan.engines.vllm.flags import flags_of
 from hsplan.engines.vllm.groups import BlockPool, rates_of
 from hsplan.engines.vllm.hisparse import hot_rows
 from hsplan.engines.vllm.launch import (
-    Ranks,
     Scheduler,
     check_deployment,
     max_model_len,
@@ -26,8 +25,9 @@ from hsplan.engines.vllm.pools import pools_of
 from hsplan.engines.vllm.releases import release_of
 from hsplan.engines.vllm.rows import takes_dcp
 from hsplan.engines.vllm.scenarios import applies, indexers_held, launched_scenario
+from hsplan.engines.vllm.shards import shards_of, with_ropes
 from hsplan.errors import InputError, Problem, UnsupportedError
-from hsplan.families import BlockSparse, LayerPlan, Model, layer_plan
+from hsplan.families import LayerPlan, Model, layer_plan
 from hsplan.hardware import Gpu, gpu_named
 from hsplan.spec import Deployment, Loaded
 
@@ -74,7 +74,7 @@ class VLLM:
         no_offload = cache.no_offload(model, release, deployment, row)
         scheduler = scheduler_of(deployment, gpu, release, length)
         held = tuple(indexers_held(release, plan, stage) for stage in plan.stages)
-        weights = _weights(loaded, model, plan, gpu, ranks, held)
+        weights = _weights(loaded, model, plan, gpu, shards_of(deployment, ranks, model, release), held)
         utilization = _utilization(deployment, new=release.has("utilization_092"))
         return Launch(
             loaded=loaded,
@@ -166,30 +166,18 @@ def _utilization(deployment: Deployment, *, new: bool) -> float:
 
 
 def _weights(
-    loaded: Loaded, model: Model, plan: LayerPlan, gpu: Gpu, ranks: Ranks, held: tuple[int, ...]
+    loaded: Loaded, model: Model, plan: LayerPlan, gpu: Gpu, shards: Shards, held: tuple[int, ...]
 ) -> tuple[RankWeights | str, ...]:
-    """
-    Weights of a rank of each stage; experts are spread over all of tp × dp × pcp, everything else over tp, of which
-    ranks beyond the KV heads hold copies.
-
-    The indexer's wk is always fused with weights_proj, in bf16.
-    """
-    tp = ranks.tp
+    """Weights of a rank of each stage; the indexer's wk is always fused with weights_proj, in bf16."""
     fused = msgspec.structs.replace(model, indexer_fused=plan.has_indexer)
-    shards = Shards(
-        tp=tp,
-        attention=tp,
-        kv=min(tp, model.kv.kv_heads) if isinstance(model.kv, BlockSparse) else None,
-        ep=ranks.ep,
-        moe_tp=ranks.moe // ranks.ep,
-        embed=tp,
-        head=tp,
-        shared=tp,
-        draft_owns_vocabulary=False,
-    )
     return tuple(
         weights_of_rank(
-            loaded, fused, msgspec.structs.replace(plan, stages=(stage,)), gpu, shards, held_indexers=indexers
+            loaded,
+            with_ropes(fused, stage, drafts=stage == plan.stages[-1]),
+            msgspec.structs.replace(plan, stages=(stage,)),
+            gpu,
+            shards,
+            held_indexers=indexers,
         )
         for stage, indexers in zip(plan.stages, held, strict=True)
     )
@@ -227,6 +215,8 @@ def _not_modelled(loaded: Loaded, weights: tuple[RankWeights | str, ...]) -> tup
     found = []
     if deployment.kv_budget != "auto" and isinstance(weights[0], str):
         found.append(f"weights ({weights[0]}): all scenarios have the same budget")
-    if deployment.nodes > 1 or deployment.dp > 1:
-        found.append("buffers of all-to-all and multi-node communication, beyond a wider range of free memory")
+    if deployment.dp > 1:
+        found.append("buffers of all-to-all libraries, beyond the range of the MoE inputs of other replicas")
+    if deployment.nodes > 1:
+        found.append("buffers of multi-node communication, beyond the range of communication")
     return tuple(found)

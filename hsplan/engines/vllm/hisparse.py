@@ -68,7 +68,7 @@ def resolver_bytes(rows: int, selected: int) -> int:
 
 def tables(release: Release, scheduler: Scheduler, top_k: int, rows: int, groups: int) -> tuple[Buffer, ...]:
     """Tensors of all index groups beside the pool: residency, LRU order, resolved and swap rows, counters."""
-    swaps = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * scheduler.decode_query_len)
+    swaps = scheduler.decode_rows
     counters = 4 if release.has("hisparse_checks") else 2
     return (
         Buffer(line=TABLES, shape=(scheduler.max_num_seqs, rows), dtype="int32", count=groups),

@@ -51,9 +51,9 @@ class LatentCache:
         )
         return one_group(parts, page * shards_of_tokens(launch.release, deployment.dcp, deployment.pcp))
 
-    def reserve(self, launch: Launch) -> list[Reserved]:
-        """Workspaces of the sparse backends."""
-        return sparse_reserve(launch, launch.extra.row, launch.extra.scheduler)
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:
+        """Workspaces of the sparse backends, and the tables of a stage's index groups."""
+        return sparse_reserve(launch, launch.extra.row, launch.extra.scheduler, stage)
 
 
 def _check_index(loaded: Loaded, model: Model) -> None:

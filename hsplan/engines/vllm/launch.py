@@ -52,6 +52,11 @@ class Scheduler(msgspec.Struct, frozen=True, kw_only=True):
     decode_in_flight_tokens: int
     decode_query_len: int
 
+    @property
+    def decode_rows(self) -> int:
+        """Rows of a step in which every request decodes."""
+        return min(self.max_num_batched_tokens, self.max_num_seqs * self.decode_query_len)
+
 
 def stage_sizes(layers: int, pp: int) -> list[int]:
     """Layers of each pipeline stage: the remainder goes to the stages before the last one (`get_pp_indices`)."""

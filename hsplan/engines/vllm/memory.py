@@ -10,18 +10,18 @@ from __future__ import annotations
 import msgspec
 
 from hsplan.engines.base import Evidence, Interval, Launch, Row
+from hsplan.engines.vllm.experts import gathered_range, gathered_rows, shared_bytes
 from hsplan.engines.vllm.launch import Scheduler
-from hsplan.engines.vllm.releases import Release
+from hsplan.engines.vllm.scenarios import drafts_on
+from hsplan.engines.vllm.workspace import Scratch, attention_scratch, index_keys, whole
 from hsplan.hardware import Gpu
 from hsplan.spec import Deployment
-from hsplan.units import GIB, KIB, MIB
+from hsplan.units import GIB, KIB, MIB, ceil_div
 
+WORKSPACE = "sparse attention workspace"
 LOGITS_BYTES = 512 * MIB  # VLLM_SPARSE_INDEXER_MAX_LOGITS_MB
-GATHER_ROW_BYTES = 132  # index keys of a prefill, gathered
-UPCAST_ROW_BYTES = 1152  # packed rows of a prefill, in bf16
-GATHERED_FOR_EACH_UPCAST = UPCAST_ROW_BYTES // GATHER_ROW_BYTES
-SHORT_LENGTH = 256 * 1024
-PREFILL_CHUNK, ENTRY_BYTES = 4, 1024  # DeepSeek-V4: requests of a prefill chunk, an entry in bf16
+# DeepSeek-V4: requests of a prefill chunk, an entry in bf16, columns of what a token selects come in whole ones.
+PREFILL_CHUNK, ENTRY_BYTES, SELECTED = 4, 1024, 128
 
 
 class Reserved(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,67 +47,87 @@ def context_bytes(ranks: int) -> int:
     return int((0.6 if ranks == 1 else 1.1) * GIB)
 
 
-def workspace_bytes(release: Release, row: Row, length: int) -> tuple[int, str]:
-    """
-    The workspace that a prefill's indexer and its packed rows share, and its formula.
-
-    factor × max_model_len rows of 1,152 B, or 8 × as many index keys: the larger one.
-    """
-    factor = _workspace_factor(release, length)
-    keys = GATHERED_FOR_EACH_UPCAST * factor * length * GATHER_ROW_BYTES
-    rows = factor * length * UPCAST_ROW_BYTES if row.format == "fp8_packed" else 0
-    if rows > keys:
-        return rows, f"{factor} × {length:,} tokens × {UPCAST_ROW_BYTES} B"
-    return keys, f"{GATHERED_FOR_EACH_UPCAST * factor} × {length:,} tokens × {GATHER_ROW_BYTES} B"
-
-
-def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler) -> list[Reserved]:
-    """Workspaces of DSA models: they grow with max_model_len and max_num_batched_tokens."""
+def sparse_reserve(launch: Launch, row: Row, scheduler: Scheduler, stage: tuple[int, int]) -> list[Reserved]:
+    """Workspaces of DSA models, which grow with max_model_len and max_num_batched_tokens, and their index groups."""
     top_k = launch.model.index_topk
     if top_k is None:
         return []
-    size, formula = workspace_bytes(launch.release, row, launch.context_len)
+    scratch = attention_scratch(launch, row)
     tokens = scheduler.max_num_batched_tokens
     buffer = tokens * top_k * 4
     return [
-        _exact("sparse attention workspace", size, formula),
+        _exact(WORKSPACE, scratch.bytes, scratch.formula),
         _exact("indexer logits scratch", LOGITS_BYTES, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB = 512"),
         _exact("top-k buffer", buffer, f"{tokens:,} tokens × {top_k:,} × 4 B"),
+        *([_index_groups(launch, scheduler, stage, top_k)] if launch.release.has("index_groups") else []),
     ]
+
+
+def _index_groups(launch: Launch, scheduler: Scheduler, stage: tuple[int, int], top_k: int) -> Reserved:
+    """
+    A table of rows for every layer that computes top-k, every MTP layer, and a stage that starts between them.
+
+    Each has a spare row, and counts; ids of requests too until 0.30.0 (v1/attention/backends/mla/index_group.py).
+    """
+    groups = launch.plan.owners_in(*stage) + (launch.plan.pattern[stage[0]] == "S") + drafts_on(launch, stage)
+    rows, ids = scheduler.decode_rows, 0 if launch.release.has("index_groups_of_rows") else scheduler.decode_rows
+    formula = f"{groups} groups × ({rows + 1:,} rows × ({top_k:,} + 1) × 4 B" + (f" + {ids:,} × 4 B)" if ids else ")")
+    return _exact("index group tables", groups * ((rows + 1) * (top_k + 1) + ids) * 4, formula)
 
 
 def compressed_reserve(launch: Launch, scheduler: Scheduler, window: int, ratio: int) -> list[Reserved]:
     """
-    Workspaces of DeepSeek-V4: of a prefill's entries of `ratio` tokens in bf16, or of their index keys, the larger one.
+    Workspaces of DeepSeek-V4: of a prefill's entries of `ratio` tokens in bf16 and of what selects them, or of their
+    index keys, the larger one. FlashInfer's backends read entries as they are.
 
     Of index keys a log shows the growth: 0.69 GB less for the cache at max_model_len 786,432 than at 262,144 (4090).
     """
     tokens, entries, top_k = scheduler.max_num_batched_tokens, launch.context_len // ratio, launch.model.index_topk or 0
-    factor = _workspace_factor(launch.release, launch.context_len)
-    keys = GATHERED_FOR_EACH_UPCAST * factor * entries * GATHER_ROW_BYTES
-    rows = PREFILL_CHUNK * (entries + window + tokens) * ENTRY_BYTES
-    formula = f"the larger of {GATHERED_FOR_EACH_UPCAST * factor} × {entries:,} entries × {GATHER_ROW_BYTES} B and "
-    formula += f"{PREFILL_CHUNK} × ({entries:,} + {window} + {tokens:,}) × {ENTRY_BYTES} B"
+    keys = index_keys(launch.release, launch.context_len, entries)
+    read = launch.extra.row.attention_backend.startswith("flashinfer")
+    scratch = keys if read else max(_chunk(launch, window, ratio, top_k), keys, key=lambda scratch: scratch.bytes)
     return [
-        _exact("sparse attention workspace", max(keys, rows), formula),
+        _exact(WORKSPACE, scratch.bytes, scratch.formula),
         _exact("indexer logits scratch", LOGITS_BYTES, "VLLM_SPARSE_INDEXER_MAX_LOGITS_MB = 512"),
         _exact("top-k buffer", tokens * top_k * 4, f"{tokens:,} tokens × {top_k:,} × 4 B"),
     ]
 
 
-def _workspace_factor(release: Release, length: int) -> int:
-    return 5 if not release.has("workspace_factor") or length <= SHORT_LENGTH else 2
+def _chunk(launch: Launch, window: int, ratio: int, top_k: int) -> Scratch:
+    """Entries and windows of a prefill chunk, and what each token selects of them, with its count (`flashmla.py`)."""
+    tokens, entries = launch.extra.scheduler.max_num_batched_tokens, ceil_div(launch.context_len, ratio)
+    selected = ceil_div(top_k + window, SELECTED) * SELECTED
+    size = whole(PREFILL_CHUNK * (entries + window + tokens) * ENTRY_BYTES)
+    size += whole(tokens * selected * 4) + whole(tokens * 4)
+    formula = f"{PREFILL_CHUNK} × ({entries:,} + {window} + {tokens:,}) × {ENTRY_BYTES} B"
+    return Scratch(size, f"{formula} + {tokens:,} × ({selected:,} + 1) × 4 B")
 
 
-def profiled(release: Release, deployment: Deployment, scheduler: Scheduler, ranks: int) -> list[Reserved]:
+def draft_inputs(launch: Launch, drafts: int) -> list[Reserved]:
     """
-    What the profiling run measures beside weights and workspaces.
+    DeepSeek-V4: hidden states of all tokens for a draft, one for each hyper-connection, beside the last layer.
 
-    Activations: 5.3 GiB of a 6.96 GiB reserve at 8,192 batched tokens (GLM-5.1, 8 × RTX PRO 6000); communication
-    0.13 GiB on one GPU, 0.55 on two (H100).
+    The drafter has as many again; that of DSpark, whose layers are more than the model's MTP layers, one a token.
+    Read in 0.28.0 to 0.33.0 (models/deepseek_v4/nvidia/model.py, v1/worker/gpu/spec_decode).
     """
-    tokens = scheduler.max_num_batched_tokens
-    per_token = int(2.5 * GIB) + tokens * 352 * KIB
+    inventory = launch.model.inventory
+    mixing = [] if inventory is None else [tensor for tensor in inventory.tensors if tensor.module == "hc_head.fn"]
+    if not drafts or not mixing:
+        return []
+    tokens, copies, width = launch.extra.scheduler.max_num_batched_tokens, mixing[0].rows, mixing[0].cols
+    drafter = width if drafts <= launch.model.mtp_layers else width // copies
+    formula = f"{tokens:,} tokens × ({width:,} + {drafter:,}) × 2 B"
+    return [_exact("inputs of drafts", tokens * (width + drafter) * 2, formula)]
+
+
+def profiled(launch: Launch, workspace: int) -> list[Reserved]:
+    """
+    What the profiling run measures beside weights and the `workspace` bytes of attention.
+
+    Activations, with the experts' scratch in them: 5.4 GiB of a 6.96 GiB reserve at 8,192 batched tokens (GLM-5.1,
+    8 × RTX PRO 6000); communication 0.13 GiB on one GPU, 0.55 on two (H100).
+    """
+    release, deployment, ranks = launch.release, launch.loaded.spec.deployment, launch.extra.world
     found = [
         Reserved(
             name="communication",
@@ -115,16 +135,36 @@ def profiled(release: Release, deployment: Deployment, scheduler: Scheduler, ran
             formula="NCCL and custom all-reduce, by logs",
             evidence="engine_log",
         ),
-        Reserved(
-            name="activations",
-            bytes=Interval(int(per_token * 0.6), per_token, int(per_token * 1.5)),
-            formula=f"2.5 GiB + {tokens:,} tokens × 352 KiB",
-            evidence="assumed",
-        ),
+        _activations(launch, workspace),
+        *_of_other_replicas(launch),
     ]
     if deployment.cuda_graph_max_bs != 0 and release.has("graphs_estimated"):
         found.append(graphs_estimated(deployment))
     return found
+
+
+def _activations(launch: Launch, workspace: int) -> Reserved:
+    """As logged, less what of the experts' scratch lies in attention's; all of it may lie elsewhere at the most."""
+    tokens = launch.extra.scheduler.max_num_batched_tokens
+    logged = int(2.6 * GIB) + tokens * 352 * KIB
+    shared = shared_bytes(launch, workspace)
+    formula = f"2.6 GiB + {tokens:,} tokens × 352 KiB"
+    return Reserved(
+        name="activations",
+        bytes=Interval(max(int(logged * 0.6) - shared, 0), max(logged - shared, 0), int(logged * 1.5)),
+        formula=formula + (f" − {shared:,} B of experts in the {WORKSPACE}" if shared else ""),
+        evidence="assumed",
+    )
+
+
+def _of_other_replicas(launch: Launch) -> list[Reserved]:
+    """The range grows with dp: that of kernels that spread tokens over chosen experts, and of those that do not."""
+    found = gathered_rows(launch)
+    if found is None:
+        return []
+    low, high = gathered_range(launch, found.bytes)
+    size = Interval(low, found.bytes, high)
+    return [Reserved(name="MoE inputs of other replicas", bytes=size, formula=found.formula, evidence="derived")]
 
 
 def graphs_estimated(deployment: Deployment) -> Reserved:
@@ -137,20 +177,6 @@ def graphs_estimated(deployment: Deployment) -> Reserved:
     size = _gib(2.4, 6.8, 7.5) if speculative else _gib(1.2, 4.8, 5.5)
     formula = "estimates and actual sizes of GLM-5.1 TP8" + (" with MTP" if speculative else "")
     return Reserved(name="CUDA graphs", bytes=size, formula=formula, evidence="engine_log")
-
-
-def graphs_taken(deployment: Deployment) -> int:
-    """Bytes of the graphs where no estimate is left out for them; the logs of `graphs_estimated`."""
-    return int((2.4 if deployment.draft_layers else 1.2) * GIB)
-
-
-def rejection_bytes(launch: Launch, scheduler: Scheduler) -> int:
-    """Logits of the rejection sampler, which no profiling run sees; 0 without speculation or vocabulary."""
-    inventory = launch.model.inventory
-    if scheduler.decode_query_len == 1 or inventory is None:
-        return 0
-    vocabulary = next((tensor.rows for tensor in inventory.tensors if tensor.shard == "head"), 0)
-    return scheduler.max_num_seqs * scheduler.decode_query_len * vocabulary * 4
 
 
 def _exact(name: str, size: int, formula: str) -> Reserved:

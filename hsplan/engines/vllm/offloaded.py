@@ -6,8 +6,9 @@ from hsplan.engines.base import Blocks, Budget, Buffer, Launch, Layout, Line, Po
 from hsplan.engines.loads import swap_in_of
 from hsplan.engines.vllm.budget import table_buffers
 from hsplan.engines.vllm.hisparse import HOST_SHARE, SPARE_HOST_BLOCKS, HostPool, host_pool
+from hsplan.engines.vllm.late import after_pool
 from hsplan.engines.vllm.pages import Packing, packing
-from hsplan.engines.vllm.pools import after_pool, too_long, usable_blocks
+from hsplan.engines.vllm.pools import too_long, usable_blocks
 from hsplan.engines.vllm.printed import Demand, demand, gpu_concurrency, gpu_requests, steady_state
 from hsplan.engines.vllm.rows import index_bytes
 from hsplan.engines.vllm.scenarios import drafts_on, layers_of

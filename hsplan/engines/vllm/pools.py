@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hsplan.engines.base import Blocks, Budget, Buffer, Launch, Line, Pools, Refusal, Step
 from hsplan.engines.vllm.groups import BlockPool, Part
-from hsplan.engines.vllm.memory import graphs_taken, rejection_bytes
+from hsplan.engines.vllm.late import after_pool
 from hsplan.engines.vllm.printed import Demand, Printed, gpu_concurrency, gpu_requests, printed
 from hsplan.units import gib
 
@@ -89,20 +89,6 @@ def too_long(launch: Launch, needed: int, there: int, longest: int) -> Refusal:
     )
     enough = longest >= launch.loaded.spec.workload.context
     return Refusal(why, f"max_model_len {longest:,}" if enough else "a shorter context, or a higher mem_fraction")
-
-
-def after_pool(launch: Launch) -> tuple[Line, ...]:
-    """What is allocated after the pool and was not measured before it."""
-    deployment = launch.loaded.spec.deployment
-    lines = []
-    size = rejection_bytes(launch, launch.extra.scheduler)
-    if size:
-        formula = "max_num_seqs × (1 + drafted tokens) × vocabulary × 4 B"
-        lines.append(Line(name="rejection sampler logits", bytes=size, formula=formula, evidence="derived"))
-    if deployment.cuda_graph_max_bs != 0 and not launch.release.has("graphs_estimated"):
-        formula = "taken by GLM-5.1 TP8; the budget leaves nothing out for them"
-        lines.append(Line(name="CUDA graphs", bytes=graphs_taken(deployment), formula=formula, evidence="engine_log"))
-    return tuple(lines)
 
 
 def _pool_lines(pool: BlockPool, num_blocks: int) -> list[Line]:

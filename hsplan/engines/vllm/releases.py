@@ -2,8 +2,9 @@
 vLLM releases and dated builds, as one table of dated switches.
 
 A build has a switch when its date is not before the switch's. The date of a release is the build date in its
-published wheel; the switches of every release from 0.24.0 to 0.33.0 were read in that wheel. Where only the first
-release with a change is known, the change counts from that release on and builds between carry a note. How
+published wheel; the switches of every release from 0.24.0 to 0.33.0 were read in that wheel, but for those that say
+"read in 0.28.0", which were not looked for before it. Where only the first release with a change is known, the change
+counts from that release on and builds between carry a note. How
 concurrency counts groups (#48317) is no switch: a single group counts the same both ways.
 """
 
@@ -48,11 +49,22 @@ SWITCHES = {
     "in_flight_of_all_steps": "2026-07-25",  # #47728, first release 0.26.0: windows count the tokens of every step
     "v4_packed": "2026-08-10",  # #48993 and #48317, first release 0.27.0: groups of DeepSeek-V4, and blocks of each
     "large_gpu_batches": "2026-08-25",  # first release 0.28.0: 16,384 batched tokens from 160 GiB on
+    "flashmla_queries": "2026-08-25",  # read in 0.28.0: FlashMLA's sparse backend has a workspace for queries too
+    "block_scores": "2026-08-25",  # read in 0.28.0: MiniMax-M3 on SM10x keeps a buffer of all scores
+    "experts_by_ep": "2026-08-25",  # read in 0.28.0: fp8 experts of SM90 by Triton, with EP by FlashInfer
+    "v4_sequence_parallel": "2026-08-25",  # read in 0.28.0: whole shared experts of DeepSeek-V4 with tp, dp and ep
+    "sparse_module": "2026-09-09",  # first release 0.29.0: V3.2 and GLM-5 are served by models/deepseek_v32
+    "flashmla_padded_queries": "2026-09-09",  # first release 0.29.0: bf16 queries of whole 64 heads
     "dcp_flashmla_sparse": "2026-09-09",  # first release 0.29.0: FlashMLA's takes DCP with packed rows
     "null_block_reserved": "2026-09-09",  # first release 0.29.0: the start-up check leaves out block 0
     "hisparse": "2026-09-22",  # #53781, first release 0.30.0
+    "pcp_dcp_gather": "2026-09-22",  # first release 0.30.0: prefills with PCP and DCP gather rows and index keys
+    "dcp_statistics": "2026-09-22",  # #50781, first release 0.30.0: FlashInfer's workspace on SM10x grows under DCP
+    "index_groups": "2026-09-22",  # first release 0.30.0: every layer that computes top-k has a table of rows
     "v41": "2026-09-22",  # first release 0.30.0: DeepSeek-V4.1
     "v41_mega": "2026-10-03",  # first release 0.31.0: its mega kernel on SM10x, entries in fp4
+    "index_groups_of_rows": "2026-10-03",  # first release 0.31.0: the tables have no ids of requests
+    "flashmla_outputs": "2026-10-03",  # first release 0.31.0: workspaces for padded queries and for outputs too
     "hisparse_checks": "2026-10-03",  # first release 0.31.0: least host pool, shared memory, ids of swap rows
     "workspace_factor": "2026-10-17",  # first release 0.32.0: workspaces of 2 × max_model_len above 256 Ki tokens
     "glm_fp8_on_sm100": "2026-10-17",  # #53138, first release 0.32.0: GLM's KV rows are fp8 on SM10x
@@ -66,7 +78,11 @@ UNDATED = (
     ("2026-07-08", "2026-07-25", "windows count the tokens of every step in flight (#47728, first release 0.26.0)"),
     ("2026-07-22", "2026-08-10", "DeepSeek-V4 in dense blocks, counted by group (#48993, #48317, 0.27.0)"),
     ("2026-08-11", "2026-08-25", "larger batches from 160 GiB on (first release 0.28.0)"),
-    ("2026-09-09", "2026-09-22", "HiSparse (first release 0.30.0)"),
+    ("2026-05-01", "2026-08-25", "whole shared experts of DeepSeek-V4 with tp, dp and ep (read in 0.28.0)"),
+    ("2026-08-25", "2026-09-09", "whole dense MLPs with tp, dp and ep, FlashMLA's padded bf16 queries (0.29.0)"),
+    ("2026-06-29", "2026-08-25", "queries in FlashMLA's workspace, scores of MiniMax-M3 on SM10x (read in 0.28.0)"),
+    ("2026-09-22", "2026-10-03", "outputs in FlashMLA's workspace, smaller tables of index groups (0.31.0)"),
+    ("2026-09-09", "2026-09-22", "HiSparse, tables of index groups, workspaces of DCP (first release 0.30.0)"),
     ("2026-09-22", "2026-10-03", "fp4 entries of DeepSeek-V4.1 on SM10x (first release 0.31.0)"),
     ("2026-10-17", "2026-11-01", "blocks of DeepSeek-V4.1 on SM10x in whole rows (first release 0.33.0)"),
     ("2026-09-22", "2026-10-03", "start-up checks of HiSparse (first release 0.31.0)"),

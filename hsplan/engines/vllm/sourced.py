@@ -106,7 +106,7 @@ class SourcedCache:
         whole = lcm(record.entry, record.window) if record.interleaved and launch.release.has("v41_whole_rows") else 1
         return sourced_pool(kinds, launch.release, held, whole)
 
-    def reserve(self, launch: Launch) -> list[Reserved]:
+    def reserve(self, launch: Launch, stage: tuple[int, int]) -> list[Reserved]:  # noqa: ARG002
         """Workspaces of a prefill over the entries of the lowest ratio."""
         kv = kv_of(launch.model)
         ratio = min(kv.ratios[source] for source in kv.sources)
