@@ -19,7 +19,7 @@ MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
 LESS_BESIDE = "a lower mem_fraction, or a smaller chunked_prefill_size"
 MOST_REQUESTS = 2**24
 MOST_RATIO = 1000  # that a spec may have
-MOST_SLOTS = 2**15 - 1  # that engines count with 16 bits
+MOST_SLOTS = 2**15  # that engines count with 16 bits
 
 
 class Outcome(Protocol):

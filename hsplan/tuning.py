@@ -18,7 +18,7 @@ from hsplan.trial import Setting, Trial, tried, with_requests
 from hsplan.units import floor_to
 
 SLOT_SHARES = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # of top-k
-MOST_SLOTS = 2**15 - 1
+MOST_SLOTS = 2**15
 MOST_RATIO = 64
 NOISE = 0.01  # a smaller share of tokens or requests is no difference
 LEAST_CONTEXT, MOST_CONTEXT = 4096, 2**20

@@ -16,7 +16,7 @@ from hsplan.workload.stack import MissCurve, StackDistances
 
 Ids = npt.NDArray[np.int32]
 PAGE = 64
-MOST_SLOTS = 2**15 - 1  # what the kernels count slots with
+MOST_SLOTS = 2**15  # what the kernels count slots with
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):

@@ -107,7 +107,7 @@ def test_where_nothing_fits_the_last_line_says_why(run):
     assert (code, err) == (1, "")
     assert out.rstrip().replace("\n  ", " ").endswith(f"nothing fits at 131,072 tokens, with offload or without: {why}")
     assert (
-        f"left out: no offload; 2,048; 3,072; 4,096; 6,144; 8,192; 12,288; 16,384; 24,576; 32,704: {why}"
+        f"left out: no offload; 2,048; 3,072; 4,096; 6,144; 8,192; 12,288; 16,384; 24,576; 32,768: {why}"
         in " ".join(out.split())
     )
     assert "hot buffer " not in out
@@ -117,7 +117,7 @@ def test_where_nothing_fits_the_last_line_says_why(run):
 def test_where_no_setting_with_offload_fits_that_is_an_answer(run):
     code, out, _ = run("advise", "glm-5.2-fp8", *LONG[:2], "--context", "32768", "--host-memory", "16GiB")
     assert code == 0
-    sizes = "2,048; 3,072; 4,096; 6,144; 8,192; 12,288; 16,384; 24,576; 32,704"
+    sizes = "2,048; 3,072; 4,096; 6,144; 8,192; 12,288; 16,384; 24,576; 32,768"
     assert f"left out: {sizes}: the host pools need " in out.replace("\n  ", " ")
     assert out.splitlines()[-2:] == [
         "offload does not pay at any context up to 1,048,576 tokens",
@@ -167,7 +167,7 @@ def test_running_requests_above_those_of_the_spec_are_said_to_be_searched(run):
 def test_one_request_is_one_request(run):
     out = run("advise", "glm-5.2-fp8", "--engine", "vllm", "--context", "1000000", "--host-memory", "100GiB")[1]
     assert out.splitlines()[-1] == (
-        "offload pays at 1,000,000 tokens: hot buffers of 32,704 hold 1 request, without it not one fits"
+        "offload pays at 1,000,000 tokens: hot buffers of 32,768 hold 1 request, without it not one fits"
     )
     out = run("advise", "glm-5.2-fp8", "--context", "350000", "--host-memory", "500GiB")[1]
     assert out.splitlines()[-1] == (

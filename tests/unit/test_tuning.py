@@ -23,7 +23,7 @@ DEPLOYMENTS = [
 def exhaustive(plan):
     """The most tokens a second over every ratio up to 64 and every buffer, each with all the requests it holds."""
     best = 0.0
-    for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_704):
+    for slots in (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768):
         for ratio in range(1, 65):
             values = {"device_buffer_size": slots, "host_to_device_ratio": ratio}
             found = most_by_counting_down(plan, **values)
@@ -130,7 +130,7 @@ def test_the_memory_that_a_cap_of_running_requests_takes_is_that_of_the_requests
 def test_what_binds_is_the_limit_that_stopped_the_search():
     # Ratio 7 would need 1,138 GiB of host memory on a node.
     sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384)
-    hot = dict.fromkeys((24_576, 32_704), "hot_buffer")
+    hot = dict.fromkeys((24_576, 32_768), "hot_buffer")
     assert binding_of(tuned(planned(host_memory=2**40))) == dict.fromkeys(sizes, "host") | hot
     slow = binding_of(tuned(planned(tpot_ms=20)))
     assert {slots for slots, binding in slow.items() if binding == "link"} >= {2048, 3072, 4096, 6144}
@@ -164,7 +164,7 @@ def test_vllm_is_compared_at_the_longest_max_model_len_that_starts_without_offlo
 def test_a_time_per_token_below_the_rest_of_the_step_is_named_as_the_cause():
     found = tuned(planned(tpot_ms=12))
     why = "no request meets the tpot_ms of 12: a step of one takes 12.30 ms even without loading"
-    sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_704)
+    sizes = (2048, 3072, 4096, 6144, 8192, 12_288, 16_384, 24_576, 32_768)
     assert found.left_out == tuple(LeftOut(slots, why) for slots in (None, *sizes))
     assert (found.top, found.gain, found.pays, found.pays_from) == (None, None, False, None)
     loading = tuned(planned(tpot_ms=13))

@@ -64,14 +64,15 @@ def budget_of(launch: Launch, scenario: Scenario) -> Budget:
 
 def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
     extra = launch.extra
-    pre, kv, freed, known = extra.before_weights.best, exactly(given), 0, 0
+    pre, kv, freed, known, late = extra.before_weights.best, exactly(given), 0, 0, 0
     launched, held = held_by(launch, extra.as_launched), held_by(launch, scenario)
     if isinstance(launched, Held) and isinstance(held, Held):
-        freed, known = launched.bytes - held.bytes, held.bytes + held.weights.draft
+        late = 0 if launch.release.has("draft_loaded_first") else held.weights.draft
+        freed, known = launched.bytes - held.bytes, held.bytes + held.weights.draft - late
     if freed:
         doubt = int(abs(freed) * WEIGHT_DIFFERENCE_UNCERTAINTY)
         kv += Interval(freed - doubt, freed, freed + doubt)
-    outside = pre - int(pre * extra.memory.fraction)
+    outside = pre - int(pre * extra.memory.fraction) + _multimodal_reserve(launch)
     implied = pre - outside - kv.best
     formula = f"{pre:,} B free − {outside:,} B outside the fraction − {kv.best:,} B budget"
 
@@ -85,8 +86,8 @@ def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
     line = Line(name="loaded before the pool", bytes=loaded, formula=formula, evidence="derived")
     return Budget(
         kv_bytes=kv,
-        lines=(_outside_line(launch), line),
-        free_bytes=pre - loaded,
+        lines=(_outside_line(launch), line, *([_draft_line(late)] if late else [])),
+        free_bytes=pre - loaded - late,
         explain=explain,
         notes=_contradiction(implied, known),
     )
@@ -99,6 +100,17 @@ def _contradiction(implied: int, known: int) -> tuple[str, ...]:
     leaves = gib(max(implied, 0))
     loaded = f"{leaves} for what is loaded before the pool, but the weights of this spec take {gib(known)}"
     return (f"the given kv_budget leaves {loaded}: check the budget, mem_fraction or the checkpoint's format",)
+
+
+def _multimodal_reserve(launch: Launch) -> int:
+    """Bytes that are neither loaded nor in the budget."""
+    reserved = launch.model.multimodal and launch.release.has("multimodal_reserve")
+    return MULTIMODAL_RESERVE_BYTES if reserved else 0
+
+
+def _draft_line(size: int) -> Line:
+    formula = "MTP layers, and embedding and head of the draft's own"
+    return Line(name="draft weights", bytes=size, formula=formula, evidence="engine_code")
 
 
 def _outside_line(launch: Launch) -> Line:
@@ -119,7 +131,7 @@ def _estimated_budget(launch: Launch, held: Held) -> Budget:
     weights, target = held.weights, held.bytes
     counted_draft = weights.draft if release.has("draft_loaded_first") else 0
     overhead = loading_overhead(launch.gpu, exact=weights.exact)
-    reserve = MULTIMODAL_RESERVE_BYTES if launch.model.multimodal and release.has("multimodal_reserve") else 0
+    reserve = _multimodal_reserve(launch)
     kv = pre.map(lambda free: int(free * fraction)) - exactly(target + counted_draft + reserve) - overhead
     lines = [
         _outside_line(launch),
@@ -137,8 +149,7 @@ def _estimated_budget(launch: Launch, held: Held) -> Budget:
         ),
     ]
     if weights.draft:
-        formula = "MTP layers, and embedding and head of the draft's own"
-        lines.append(Line(name="draft weights", bytes=weights.draft, formula=formula, evidence="engine_code"))
+        lines.append(_draft_line(weights.draft))
     loaded = target + weights.draft + overhead.best
 
     def explain() -> tuple[Step, ...]:
