@@ -13,6 +13,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hsplan_kernels.arrays import INTEGERS, check_array, check_numbers, check_row_bytes
+
 UNITS_PER_TILE = 512  # of 16 bytes: 8 KiB in flight a program
 PROGRAMS = 32  # gathers fill an H200's link from 16 on (measured); the rest of the GPU is for the forward pass
 WARPS = 8
@@ -39,17 +41,18 @@ def backup_rows(
     lie on the device. An entry with either row negative or past its pool is skipped. Rows of `dst_rows` that occur
     twice get the bytes of either entry, mixed. No host sync and no allocation: may be captured in a CUDA graph.
 
-    Raises ValueError for rows that are no multiple of 16 bytes and for shapes that do not fit together.
+    Raises ValueError for rows that are no multiple of 16 bytes, for tensors of other shapes or types or with gaps, and
+    for more than 2^31 − 1 row copies.
     """
     n = src_rows.numel()
-    if row_bytes % 16 or row_bytes < 16:
-        raise ValueError(f"rows of {row_bytes} bytes: give a multiple of 16")
-    if dst_rows.numel() != n or count.numel() != 1 or count.dtype != torch.int32:
-        raise ValueError(f"{n} source rows, {dst_rows.numel()} target rows: give as many, and one int32 count")
-    if {device_table.numel(), host_table.numel()} != {num_layers}:
-        raise ValueError(f"tables of {device_table.numel()} and {host_table.numel()} addresses for {num_layers} layers")
+    check_row_bytes(row_bytes)
     if n * num_layers > MAX_COPIES:
         raise ValueError(f"{n} rows of {num_layers} layers: give at most {MAX_COPIES} row copies a call")
+    check_array("device_table", device_table, (num_layers,), torch.int64)
+    check_array("host_table", host_table, (num_layers,), torch.int64)
+    check_array("src_rows", src_rows, (n,), *INTEGERS)
+    check_array("dst_rows", dst_rows, (n,), *INTEGERS)
+    check_array("count", count, (1,), torch.int32)
     tiles = triton.cdiv(n * num_layers * (row_bytes // 16), UNITS_PER_TILE)
     if tiles:
         _backup[(min(tiles, PROGRAMS),)](
@@ -126,8 +129,11 @@ def stage_pages(
     event that ends the copies, None without a stream (CPU: they are done).
 
     Raises ValueError, before anything is copied, for lists of unequal length, for a page that is not whole inside its
-    pool, and for layers that do not fit the rows.
+    pool, for layers that do not fit the rows, and for pages or pieces without rows.
     """
+    check_numbers(page_tokens=page_tokens)
+    if piece_rows is not None:
+        check_numbers(piece_rows=piece_rows)
     if len(device_page_ids) != len(host_page_ids) or len(device_layers) != len(host_layers):
         raise ValueError("unequal numbers of pages or layers: give one of the host for each of the device")
     for side, layers, pages in (("device", device_layers, device_page_ids), ("host", host_layers, host_page_ids)):

@@ -6,6 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hsplan_kernels.arrays import INTEGERS, check_array, check_pool
+
 UNITS_PER_TILE = 512  # of 16 bytes: 8 KiB in flight a program
 PROGRAMS = 32  # fastest over large pools on an H200, where 64 to 528 are slower; 16 fill the link over small ones
 WARPS = 8
@@ -15,11 +17,12 @@ def gather_rows(host: torch.Tensor, device: torch.Tensor, rows: torch.Tensor) ->
     """
     Copy row `rows[i]` of `host` to row i of `device`.
 
-    `host`: uint8 [H, row_bytes], pinned; `device`: uint8 [n or more, row_bytes]; `rows`: int32 or int64 [n] on the
-    device. Rows of `device` whose id is negative or past the host's stay as they are. No host sync and no allocation:
-    may be captured in a CUDA graph.
+    `host`: uint8 [H, row_bytes], pinned; `device`: uint8 [n or more, row_bytes]; both start at multiples of 16 bytes.
+    `rows`: int32 or int64 [n] on the device. Rows of `device` whose id is negative or past the host's stay as they
+    are. No host sync and no allocation: may be captured in a CUDA graph.
 
-    Raises ValueError for rows that are no multiple of 16 bytes and for arrays that do not fit together.
+    Raises ValueError for rows that are no multiple of 16 bytes, for arrays of other types, with gaps or with another
+    start, and for shapes that do not fit together.
     """
     _launch(host, device, rows, to_host=False)
 
@@ -34,16 +37,12 @@ def scatter_rows(device: torch.Tensor, host: torch.Tensor, rows: torch.Tensor) -
 
 
 def _launch(host: torch.Tensor, device: torch.Tensor, rows: torch.Tensor, *, to_host: bool) -> None:
-    n, row_bytes = rows.numel(), host.shape[-1]
-    if row_bytes % 16 or row_bytes < 16:
-        raise ValueError(f"rows of {row_bytes} bytes: give a multiple of 16")
-    if device.shape[0] < n or device.shape[1:] != (row_bytes,):
+    check_pool("host", host)
+    check_pool("device", device)
+    n, row_bytes = rows.numel(), host.shape[1]
+    check_array("rows", rows, (n,), *INTEGERS)
+    if device.shape[0] < n or device.shape[1] != row_bytes:
         raise ValueError(f"{n} rows of {row_bytes} bytes do not fit a device array of {list(device.shape)}")
-    if rows.dtype not in {torch.int32, torch.int64}:
-        raise ValueError(f"row numbers are {rows.dtype}: give int32 or int64")
-    for array in (host, device):
-        if array.dtype != torch.uint8 or not array.is_contiguous() or array.data_ptr() % 16:
-            raise ValueError("give contiguous uint8 arrays that start at a multiple of 16 bytes")
     tiles = triton.cdiv(n * (row_bytes // 16), UNITS_PER_TILE)
     if tiles:
         _move[(min(tiles, PROGRAMS),)](

@@ -19,6 +19,7 @@ from typing import Self
 
 import torch
 
+from hsplan_kernels.arrays import check_numbers, check_row_bytes
 from hsplan_kernels.memory import HostMemoryError, cuda_present, host_limits, register, unregister
 
 PAGE_BYTES = max(4096, mmap.PAGESIZE)
@@ -41,8 +42,11 @@ class HostPool:
     A context manager. `close` gives the memory back, on every way out: the end of the block, an exception or Ctrl-C
     while it is built, garbage collection, the end of the interpreter. Tensors taken from `layers` are useless then.
 
-    Raises ValueError for sizes below one or rows that are no multiple of 16 bytes, HostMemoryError where the machine
-    does not give the memory. Whether it has as much free is not asked, only what the cgroup grants.
+    `numa_node`: where the memory lies; a machine that shows no nodes or one has nothing to bind to.
+
+    Raises ValueError for sizes that are not whole numbers from 1 on, rows that are no multiple of 16 bytes and a NUMA
+    node that the machine does not have, HostMemoryError where the machine does not give the memory. Whether it has as
+    much free is not asked, only what the cgroup grants.
     """
 
     def __init__(
@@ -55,8 +59,8 @@ class HostPool:
         numa_node: int | None = None,
         piece_bytes: int = PIECE_BYTES,
     ) -> None:
-        if min(num_layers, rows, row_bytes) < 1 or row_bytes % 16:
-            raise ValueError(f"{num_layers} layers of {rows} rows of {row_bytes} bytes: rows are multiples of 16 bytes")
+        _check_sizes(num_layers, rows, row_bytes, piece_bytes)
+        node = _node(numa_node)
         layer_bytes = rows * row_bytes
         stride = -(-layer_bytes // PAGE_BYTES) * PAGE_BYTES
         self.bytes = num_layers * stride
@@ -72,7 +76,8 @@ class HostPool:
             ]
             address = self.layers[0].data_ptr()
             self.huge_pages = huge_pages and _advise_huge(mapping)
-            _bind(address, self.bytes, numa_node)
+            if node is not None:
+                _bind(address, self.bytes, node)
             _touch(mapping)
             self.registered = cuda_present()
             if self.registered:
@@ -101,8 +106,10 @@ def registration_pieces(num_layers: int, rows: int, row_bytes: int, piece_bytes:
     Offset and bytes of each piece to register, in order and without gaps; none above `piece_bytes`.
 
     Edges lie between layers; inside a layer only when it is larger than a piece, then between two rows that meet at
-    a page boundary. Raises ValueError when not even one such group of rows fits into a piece.
+    a page boundary. Raises ValueError for sizes that are not whole numbers from 1 on, for rows that are no multiple of
+    16 bytes, and when not even one such group of rows fits into a piece.
     """
+    _check_sizes(num_layers, rows, row_bytes, piece_bytes)
     stride = -(-rows * row_bytes // PAGE_BYTES) * PAGE_BYTES
     if stride <= piece_bytes:
         step = piece_bytes // stride * stride
@@ -113,6 +120,11 @@ def registration_pieces(num_layers: int, rows: int, row_bytes: int, piece_bytes:
         raise ValueError(f"pieces of {piece_bytes} bytes: rows of {row_bytes} bytes need at least {group}")
     starts = [layer * stride + start for layer in range(num_layers) for start in range(0, stride, step)]
     return [(start, min(step, stride - start % stride)) for start in starts]
+
+
+def _check_sizes(num_layers: int, rows: int, row_bytes: int, piece_bytes: int) -> None:
+    check_numbers(num_layers=num_layers, rows=rows, piece_bytes=piece_bytes)
+    check_row_bytes(row_bytes)
 
 
 def _register_piece(address: int, size: int, registered: list[int]) -> None:
@@ -159,12 +171,15 @@ def _advise_huge(mapping: mmap.mmap) -> bool:
     return True
 
 
-def _bind(address: int, size: int, node: int | None) -> None:
+def _node(asked: int | None) -> int | None:
+    """The NUMA node to bind to; None where there is no choice."""
     nodes = sorted(int(path.name.removeprefix("node")) for path in NODES.glob("node[0-9]*"))
-    if node is None or len(nodes) < 2:
-        return
-    if node not in nodes:
-        raise HostMemoryError(f"there is no NUMA node {node}", f"choose one of {nodes}")
+    if asked is not None and nodes and asked not in nodes:
+        raise ValueError(f"there is no NUMA node {asked}: choose one of {nodes}")
+    return asked if len(nodes) > 1 else None
+
+
+def _bind(address: int, size: int, node: int) -> None:
     mask = (ctypes.c_ulong * (node // 64 + 1))()
     mask[node // 64] = 1 << node % 64
     libc = ctypes.CDLL(None, use_errno=True)

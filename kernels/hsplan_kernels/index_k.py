@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from hsplan_kernels.arrays import INTEGERS, check_array, check_memory
+
 PAGE_TOKENS = 64
 KEY_BYTES = 128
 PAGE_BYTES = PAGE_TOKENS * (KEY_BYTES + 4)
@@ -36,14 +38,15 @@ def store_index_k(
     padding. All tensors lie on the device. A slot that is negative or past a layer's pages is skipped in that layer.
     No host sync and no allocation: may be captured in a CUDA graph.
 
-    Raises ValueError for shapes and types that do not fit together and for tensors with gaps.
+    Raises ValueError for tensors of other shapes or types or with gaps, and for keys that do not start at a multiple
+    of 16 bytes.
     """
     n = slots.numel()
     _check(table, page_counts, count, num_layers)
-    if keys.shape != (num_layers, n, KEY_BYTES) or keys.dtype != torch.uint8 or not keys.is_contiguous():
-        raise ValueError(f"keys {keys.dtype} {list(keys.shape)}: give contiguous uint8 [{num_layers}, {n}, 128]")
-    if scales.shape != (num_layers, n) or scales.dtype != torch.float32 or not scales.is_contiguous():
-        raise ValueError(f"scales {scales.dtype} {list(scales.shape)}: give contiguous float32 [{num_layers}, {n}]")
+    check_array("slots", slots, (n,), *INTEGERS)
+    check_array("keys", keys, (num_layers, n, KEY_BYTES), torch.uint8)
+    check_memory("keys", keys)
+    check_array("scales", scales, (num_layers, n), torch.float32)
     if n and num_layers:
         _store[(triton.cdiv(n, TOKENS_PER_PROGRAM), num_layers)](
             table,
@@ -72,12 +75,12 @@ def move_index_k(
     Tensors as in `store_index_k`; `src_slots`, `dst_slots`: int32 or int64 [n], no slot in both, targets distinct.
     An entry with either slot negative or past a layer's pages is skipped in that layer.
 
-    Raises ValueError for shapes that do not fit together.
+    Raises ValueError for tensors of other shapes or types or with gaps.
     """
     n = src_slots.numel()
     _check(table, page_counts, count, num_layers)
-    if dst_slots.numel() != n:
-        raise ValueError(f"{n} source slots, {dst_slots.numel()} target slots: give as many")
+    check_array("src_slots", src_slots, (n,), *INTEGERS)
+    check_array("dst_slots", dst_slots, (n,), *INTEGERS)
     if n and num_layers:
         _move[(triton.cdiv(n, TOKENS_PER_PROGRAM), num_layers)](
             table, page_counts, src_slots, dst_slots, count, n, TOKENS=TOKENS_PER_PROGRAM, num_warps=WARPS
@@ -85,10 +88,9 @@ def move_index_k(
 
 
 def _check(table: torch.Tensor, page_counts: torch.Tensor, count: torch.Tensor, num_layers: int) -> None:
-    if {table.numel(), page_counts.numel()} != {num_layers} or table.dtype != torch.int64:
-        raise ValueError(f"{table.numel()} addresses, {page_counts.numel()} page counts for {num_layers} layers")
-    if count.numel() != 1 or count.dtype != torch.int32:
-        raise ValueError(f"count {count.dtype} {list(count.shape)}: give one int32")
+    check_array("table", table, (num_layers,), torch.int64)
+    check_array("page_counts", page_counts, (num_layers,), *INTEGERS)
+    check_array("count", count, (1,), torch.int32)
 
 
 @triton.jit(do_not_specialize=["n"])

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from hsplan_kernels.arrays import check_memory
+
 UNLIMITED = 2**60  # cgroup v1 writes "no limit" as 2^63 less a page
 _PORTABLE_AND_MAPPED = 3  # flags of cuMemHostRegister
 _NOT_REGISTERED = 713
@@ -60,10 +62,7 @@ def pointer_table(tensors: Sequence[torch.Tensor], device: torch.device | str | 
     if not tensors:
         raise ValueError("no tensors: give one a layer")
     for layer, tensor in enumerate(tensors):
-        if not tensor.is_contiguous():
-            raise ValueError(f"layer {layer} is not contiguous: give whole pools, not views with gaps")
-        if tensor.data_ptr() % 16:
-            raise ValueError(f"layer {layer} starts at {tensor.data_ptr():#x}: give pools aligned to 16 bytes")
+        check_memory(f"layer {layer}", tensor)
     addresses = [tensor.data_ptr() if tensor.numel() else 0 for tensor in tensors]
     return torch.tensor(addresses, dtype=torch.int64, device=device or tensors[0].device)
 

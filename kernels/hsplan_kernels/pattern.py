@@ -10,8 +10,11 @@ import torch
 import triton
 import triton.language as tl
 
+from hsplan_kernels.arrays import INTEGERS, check_array, check_pool, rows_and_columns
+
 ROWS_PER_PROGRAM = 8
 WARPS = 4
+MAX_ENTRIES = 2**31 - 1  # an entry has an int32 number in the kernels
 
 
 def fill_rows(
@@ -20,10 +23,12 @@ def fill_rows(
     """
     Write the pattern of `tokens[i, j]` of request `requests[i]` to row `at[i, j]`, where that is a row.
 
-    `rows`: uint8 [R, row bytes], on the device or pinned. `at`, `tokens`: int32 or int64 [n, m]; `requests`: int32
-    [n]. Entries whose token is `skip` or negative and rows outside of R are passed over.
+    `rows`: uint8 [R, row bytes], on the device or pinned, from a multiple of 16 bytes on. `at`, `tokens`: int32 or
+    int64 [n, m], below 2^31 entries; `requests`: int32 [n]. Entries whose token is `skip` or negative and rows outside
+    of R are passed over.
 
-    Raises ValueError for rows that are no multiple of 16 bytes and for shapes that do not fit together.
+    Raises ValueError for rows that are no multiple of 16 bytes, and for tensors of other shapes or types, with gaps or
+    with another start.
     """
     _launch(_fill, rows, at, tokens, requests, None, layer, skip)
 
@@ -41,7 +46,7 @@ def count_wrong_rows(
     """
     Add to `wrong` (int32 [1]) the entries whose row is not the pattern of their token.
 
-    As `fill_rows`. An entry with a token and without a row counts as wrong.
+    Arrays and errors as in `fill_rows`. An entry with a token and without a row counts as wrong.
     """
     _launch(_count, rows, at, tokens, requests, wrong, layer, skip)
 
@@ -56,23 +61,27 @@ def _launch(
     layer: int,
     skip: int,
 ) -> None:
-    row_bytes = rows.shape[1]
-    if row_bytes % 16:
-        raise ValueError(f"rows of {row_bytes} bytes: give a multiple of 16")
-    if at.shape != tokens.shape or at.shape[:1] != requests.shape:
-        raise ValueError(f"rows {list(at.shape)}, tokens {list(tokens.shape)}, requests {list(requests.shape)}")
-    words = row_bytes // 4
-    kernel[(triton.cdiv(at.numel(), ROWS_PER_PROGRAM),)](
+    n, m = rows_and_columns("at", at)
+    if n * m > MAX_ENTRIES:
+        raise ValueError(f"at: {n * m} entries: give at most {MAX_ENTRIES} a call")
+    check_pool("rows", rows)
+    check_array("at", at, (n, m), *INTEGERS)
+    check_array("tokens", tokens, (n, m), *INTEGERS)
+    check_array("requests", requests, (n,), torch.int32)
+    if wrong is not None:
+        check_array("wrong", wrong, (1,), torch.int32)
+    words = rows.shape[1] // 4
+    kernel[(triton.cdiv(n * m, ROWS_PER_PROGRAM),)](
         rows.view(torch.int32),
         at,
         tokens,
         requests,
         wrong,
-        at.numel(),
+        n * m,
         rows.shape[0],
         layer,
         skip,
-        at.shape[1],
+        m,
         WORDS=words,
         LANES=triton.next_power_of_2(words),
         ROWS=ROWS_PER_PROGRAM,

@@ -6,7 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from hsplan_kernels.arrays import check_array, check_numbers, rows_and_columns
+
 MAX_SLOTS = 2**15  # slot numbers are int16
+MAX_TOKENS = 2**21
+MAX_DEVICE_ROWS = 2**31 - 1  # device rows are int32
 NEVER = -1
 # Plans of so many entries for pools of so many rows are read in address order: there it took 0.66 to 0.9 of the time.
 SORTED_ENTRIES, SORTED_POOL_ROWS = 2**15, 2**22
@@ -23,7 +27,9 @@ class SwapState:
     row of a token (−1: not backed), shared by all layers. `host_limit`: rows of the host pool. `page_tokens`: slots
     behind the B; the first of them holds the newest token.
 
-    Device row of a slot: request row × (B + page) + slot. B from 1 to 32768, C below 2^21.
+    Device row of a slot: request row × (B + page) + slot, below 2^31. B from 1 to 32768, C below 2^21.
+
+    Raises ValueError for other sizes, and for tensors of other shapes or types or with gaps.
     """
 
     slot_tokens: torch.Tensor
@@ -32,6 +38,15 @@ class SwapState:
     host_rows: torch.Tensor
     host_limit: int
     page_tokens: int
+
+    def __post_init__(self) -> None:
+        requests, slots = rows_and_columns("slot_tokens", self.slot_tokens)
+        _, max_tokens = rows_and_columns("token_slots", self.token_slots)
+        _check_sizes(requests, slots, self.page_tokens, max_tokens)
+        check_array("slot_tokens", self.slot_tokens, (requests, slots), torch.int32)
+        check_array("slot_steps", self.slot_steps, (requests, slots), torch.int32)
+        check_array("token_slots", self.token_slots, (requests, max_tokens), torch.int16)
+        check_array("host_rows", self.host_rows, (requests, max_tokens), torch.int64)
 
     @property
     def slots(self) -> int:
@@ -58,6 +73,8 @@ class MissPlan:
     `scratch`: int64 [n, K], used within a call. `sorted_src`, `sorted_dst`: None where host pools are small, else
     [n × K]: the same rows for all requests together, roughly by address. Used to find that order: `buckets`, int32, to
     count the rows with, a bucket being 2^`bucket_bits` host rows; `numbers`, int32 [n, K], of a row in its bucket.
+
+    Raises ValueError for tensors of other shapes or types or with gaps.
     """
 
     src: torch.Tensor
@@ -70,6 +87,19 @@ class MissPlan:
     buckets: torch.Tensor
     bucket_bits: int
 
+    def __post_init__(self) -> None:
+        shape = requests, top_k = rows_and_columns("src", self.src)
+        check_numbers(requests=requests, top_k=top_k)
+        check_array("src", self.src, shape, torch.int64)
+        check_array("dst", self.dst, shape, torch.int32)
+        check_array("counts", self.counts, (requests,), torch.int32)
+        check_array("scratch", self.scratch, shape, torch.int64)
+        check_array("numbers", self.numbers, shape, torch.int32)
+        check_array("buckets", self.buckets, (BUCKETS + 1,), torch.int32)
+        if self.sorted_src is not None and self.sorted_dst is not None:
+            check_array("sorted_src", self.sorted_src, (requests * top_k,), torch.int64)
+            check_array("sorted_dst", self.sorted_dst, (requests * top_k,), torch.int32)
+
 
 def new_state(
     host_rows: torch.Tensor, *, slots: int, page_tokens: int, host_limit: int, device: torch.device | str
@@ -77,13 +107,12 @@ def new_state(
     """
     State of requests that start short: token t lies in slot t, and has not been used.
 
-    `host_rows` int64 [R, C]. Raises ValueError for sizes that the slot or token numbers cannot hold.
+    `host_rows` int64 [R, C]: the state shares its memory where it is contiguous and lies on `device`, else it is
+    copied; write later changes to the state's. Raises ValueError for sizes that the slot, token or device row numbers
+    cannot hold, and for host rows of another type.
     """
-    requests, max_tokens = host_rows.shape
-    if not 1 <= slots <= MAX_SLOTS:
-        raise ValueError(f"{slots} slots: give 1 to {MAX_SLOTS}")
-    if max_tokens >= 2**21:
-        raise ValueError(f"{max_tokens} tokens a request: give fewer than {2**21}")
+    requests, max_tokens = rows_and_columns("host_rows", host_rows)
+    _check_sizes(requests, slots, page_tokens, max_tokens)
     resident = min(slots, max_tokens)
     tokens = torch.full((requests, slots), -1, dtype=torch.int32, device=device)
     where = torch.full((requests, max_tokens), -1, dtype=torch.int16, device=device)
@@ -93,7 +122,7 @@ def new_state(
         slot_tokens=tokens,
         slot_steps=torch.full((requests, slots), NEVER, dtype=torch.int32, device=device),
         token_slots=where,
-        host_rows=host_rows.to(device),
+        host_rows=host_rows.to(device).contiguous(),
         host_limit=host_limit,
         page_tokens=page_tokens,
     )
@@ -104,7 +133,9 @@ def new_plan(requests: int, top_k: int, device: torch.device | str, *, pool_rows
     An empty plan for batches of up to `requests`.
 
     `pool_rows`: rows of a layer's host pool, at least the state's `host_limit`; 0 where address order is not wanted.
+    Raises ValueError for a plan without entries.
     """
+    check_numbers(requests=requests, top_k=top_k)
     src = torch.zeros((requests, top_k), dtype=torch.int64, device=device)
     dst = torch.zeros((requests, top_k), dtype=torch.int32, device=device)
     in_order = pool_rows >= SORTED_POOL_ROWS and requests * top_k >= SORTED_ENTRIES
@@ -119,3 +150,13 @@ def new_plan(requests: int, top_k: int, device: torch.device | str, *, pool_rows
         buckets=torch.zeros(BUCKETS + 1, dtype=torch.int32, device=device),
         bucket_bits=max((pool_rows - 1).bit_length() - BUCKETS.bit_length() + 1, 0),
     )
+
+
+def _check_sizes(requests: int, slots: int, page_tokens: int, max_tokens: int) -> None:
+    check_numbers(slots=slots, page_tokens=page_tokens)
+    if slots > MAX_SLOTS:
+        raise ValueError(f"{slots} slots: give 1 to {MAX_SLOTS}")
+    if max_tokens >= MAX_TOKENS:
+        raise ValueError(f"{max_tokens} tokens a request: give fewer than {MAX_TOKENS}")
+    if requests * (slots + page_tokens) > MAX_DEVICE_ROWS:
+        raise ValueError(f"{requests} requests of {slots} + {page_tokens} slots: give at most {MAX_DEVICE_ROWS} slots")

@@ -19,6 +19,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hsplan_kernels import address_order
 from hsplan_kernels.address_order import copy_in_order, count_in_buckets, write_order
+from hsplan_kernels.arrays import check_array, check_pool, rows_and_columns
 from hsplan_kernels.state import BUCKETS, MissPlan, SwapState
 from hsplan_kernels.victims import oldest, one_a_lane, ranks
 
@@ -49,14 +50,21 @@ def resolve(
     least 1 between calls on one state. Ids that are negative or not below the length give −1. Duplicates give the
     same row and load once. The newest token (length − 1) has a slot of its own. A token that is on neither side
     (host row −1 or past the pool) gives −1 and takes no slot. Requests no longer than B tokens are all resident.
+
+    Raises ValueError for tensors of other shapes or types or with gaps, for a plan of another K, for fewer requests or
+    for a smaller host pool, and for a K that is no power of two or above B or 16384.
     """
-    n, k = top_k.shape
-    if not top_k.is_contiguous() or not out.is_contiguous():
-        raise ValueError("top_k and out: give contiguous tensors")
+    n, k = rows_and_columns("top_k", top_k)
+    check_array("top_k", top_k, (n, k), torch.int32)
+    check_array("out", out, (n, k), torch.int32)
+    check_array("request_rows", request_rows, (n,), torch.int32)
+    check_array("seq_lens", seq_lens, (n,), torch.int32)
+    check_array("num_real", num_real, (1,), torch.int32)
+    check_array("step", step, (1,), torch.int32)
+    if k < 1 or k & (k - 1) or k > min(state.slots, MAX_TOP_K):
+        raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots or {MAX_TOP_K}")
     if plan.src.shape[0] < n or plan.src.shape[1] != k:
         raise ValueError(f"a plan for {list(plan.src.shape)} entries, top-k of {[n, k]}: give new_plan those")
-    if k & (k - 1) or k > min(state.slots, MAX_TOP_K):
-        raise ValueError(f"top-k {k} with {state.slots} slots: give a power of two, not above the slots or {MAX_TOP_K}")
     if plan.sorted_src is not None and state.host_limit > BUCKETS << plan.bucket_bits:
         raise ValueError(f"a plan for fewer than {state.host_limit} host rows: give new_plan pool_rows")
     overlap = plan.sorted_src is None and _can_overlap(top_k)
@@ -115,13 +123,17 @@ def copy_planned(plan: MissPlan, host: torch.Tensor, device: torch.Tensor) -> No
     """
     Load the rows of a plan: `host` uint8 [host rows, row bytes], pinned; `device` uint8 [device rows, row bytes].
 
-    Row bytes a multiple of 16. A layer that shares another's top-k calls this alone, with its own pools.
+    Row bytes and both starts are multiples of 16. A layer that shares another's top-k calls this alone, with its own
+    pools. They must hold the rows that the plan names: those are not checked, no call looks at what a tensor holds.
+
+    Raises ValueError for rows that are unequal or no multiple of 16 bytes, and for pools of other types, with gaps or
+    with another start.
     """
+    check_pool("host", host)
+    check_pool("device", device)
     row_bytes = host.shape[1]
-    if not host.is_contiguous() or not device.is_contiguous():
-        raise ValueError("host and device: give whole pools, not views with gaps")
-    if row_bytes % 16 or device.shape[1] != row_bytes:
-        raise ValueError(f"rows of {row_bytes} and {device.shape[1]} bytes: give equal multiples of 16")
+    if device.shape[1] != row_bytes:
+        raise ValueError(f"rows of {row_bytes} and {device.shape[1]} bytes: give equal ones")
     if plan.sorted_src is not None:
         _copy_sorted(plan, host, device)
         return

@@ -158,9 +158,9 @@ def test_a_replay_takes_ids_and_count_as_they_are_then(device, settle, captured)
     [
         ({"row_bytes": 20}, "rows of 20 bytes: give a multiple of 16"),
         ({"row_bytes": 0}, "rows of 0 bytes: give a multiple of 16"),
-        ({"dst_rows": torch.zeros(2, dtype=torch.int64)}, "3 source rows, 2 target rows"),
-        ({"count": torch.zeros(1, dtype=torch.int64)}, "one int32 count"),
-        ({"num_layers": 3}, "tables of 2 and 2 addresses for 3 layers"),
+        ({"dst_rows": torch.zeros(2, dtype=torch.int64)}, r"dst_rows: int64 \[2\]: give .* \[3\]"),
+        ({"count": torch.zeros(1, dtype=torch.int64)}, r"count: int64 \[1\]: give contiguous int32 \[1\]"),
+        ({"num_layers": 3}, r"device_table: int64 \[2\]: give contiguous int64 \[3\]"),
         ({"src_rows": torch.zeros(1).expand(2**30), "dst_rows": torch.zeros(1).expand(2**30)}, "at most 2147483647"),
     ],
 )

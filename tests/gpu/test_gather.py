@@ -180,10 +180,10 @@ def test_a_replay_takes_ids_and_bytes_as_they_are_then(device, settle, captured)
         ({"host": torch.zeros(9, 0, dtype=torch.uint8)}, "rows of 0 bytes: give a multiple of 16"),
         ({"device": torch.zeros(2, 32, dtype=torch.uint8)}, r"3 rows of 32 bytes do not fit .* of \[2, 32\]"),
         ({"device": torch.zeros(3, 48, dtype=torch.uint8)}, r"3 rows of 32 bytes do not fit .* of \[3, 48\]"),
-        ({"rows": torch.zeros(3)}, r"row numbers are torch.float32: give int32 or int64"),
-        ({"host": torch.zeros(9, 32, dtype=torch.int8)}, "contiguous uint8 arrays"),
-        ({"host": torch.zeros(9, 64, dtype=torch.uint8)[:, :32]}, "contiguous uint8 arrays"),
-        ({"device": torch.zeros(104, dtype=torch.uint8)[8:].view(3, 32)}, "start at a multiple of 16 bytes"),
+        ({"rows": torch.zeros(3)}, r"rows: float32 \[3\]: give contiguous int32 or int64 \[3\]"),
+        ({"host": torch.zeros(9, 32, dtype=torch.int8)}, r"host: int8 \[9, 32\]: give uint8"),
+        ({"host": torch.zeros(9, 64, dtype=torch.uint8)[:, :32]}, "host is not contiguous"),
+        ({"device": torch.zeros(104, dtype=torch.uint8)[8:].view(3, 32)}, "device starts at .*aligned to 16 bytes"),
     ],
 )
 def test_what_does_not_fit_together_is_refused(change, message):

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import os
+import re
 import subprocess
 import sys
 import weakref
@@ -113,10 +114,30 @@ def test_without_huge_pages_the_kernel_is_not_advised(monkeypatch):
         assert not pool.huge_pages
 
 
-@pytest.mark.parametrize("sizes", [(0, 1, 16), (1, 0, 16), (1, 1, 0), (1, 1, 24), (-1, 1, 16), (1, -5, 16)])
-def test_sizes_that_make_no_sense_are_refused(sizes):
-    with pytest.raises(ValueError, match="rows are multiples of 16 bytes"):
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        ((0, 1, 16), "num_layers 0: give a whole number from 1 on"),
+        ((-1, 1, 16), "num_layers -1: give"),
+        ((1, 0, 16), "rows 0: give"),
+        ((1, -5, 16), "rows -5: give"),
+        ((1, 10.0, 16), r"rows 10\.0: give"),
+        ((1, 1, 0), "rows of 0 bytes: give a multiple of 16"),
+        ((1, 1, 24), "rows of 24 bytes: give"),
+        ((1, 1, 32.0), r"rows of 32\.0 bytes: give"),
+    ],
+)
+def test_sizes_that_make_no_sense_are_refused(sizes, message):
+    with pytest.raises(ValueError, match=message):
         HostPool(*sizes)
+    with pytest.raises(ValueError, match=message):
+        registration_pieces(*sizes, 4096)
+
+
+@pytest.mark.parametrize("piece_bytes", [0, -1])
+def test_pieces_of_no_bytes_are_refused(piece_bytes):
+    with pytest.raises(ValueError, match=f"piece_bytes {piece_bytes}: give"):
+        HostPool(1, 1, 16, piece_bytes=piece_bytes)
 
 
 def test_closing_gives_the_memory_back_and_a_second_time_does_nothing(pins, mappings):
@@ -350,13 +371,21 @@ def nodes(monkeypatch, folder, *numbers):
 
 def test_one_numa_node_needs_no_binding(monkeypatch, tmp_path):
     nodes(monkeypatch, tmp_path, 0)
-    HostPool(1, 1, 16, numa_node=7).close()
+    HostPool(1, 1, 16, numa_node=0).close()
 
 
-def test_an_unknown_numa_node_is_refused(monkeypatch, tmp_path):
-    nodes(monkeypatch, tmp_path, 0, 1)
-    with pytest.raises(HostMemoryError, match=r"no NUMA node 7; choose one of \[0, 1\]"):
-        HostPool(1, 1, 16, numa_node=7)
+def test_a_machine_that_shows_no_nodes_has_nothing_to_bind_to(monkeypatch, tmp_path):
+    nodes(monkeypatch, tmp_path)
+    HostPool(1, 1, 16, numa_node=0).close()
+
+
+@pytest.mark.parametrize("there", [(0,), (0, 1)], ids=str)
+@pytest.mark.parametrize("node", [-1, 7, 99])
+def test_an_unknown_numa_node_is_refused_before_memory_is_taken(monkeypatch, tmp_path, mappings, there, node):
+    nodes(monkeypatch, tmp_path, *there)
+    with pytest.raises(ValueError, match=re.escape(f"no NUMA node {node}: choose one of {list(there)}")):
+        HostPool(1, 1, 16, numa_node=node)
+    assert not mappings
 
 
 def test_a_binding_that_the_kernel_refuses_is_an_error(monkeypatch, tmp_path):

@@ -104,11 +104,11 @@ def test_rows_arrive_whole_from_and_to_any_multiple_of_16(device, guarded, settl
 @pytest.mark.parametrize("row_bytes", [20, 584, 1028, 1032])
 def test_rows_that_are_no_multiple_of_16_are_refused_everywhere(device, row_bytes):
     rows, one = torch.zeros(4, row_bytes, dtype=torch.uint8, device=device), int32(1, device=device)
-    with pytest.raises(ValueError, match="equal multiples of 16"):
+    with pytest.raises(ValueError, match=f"rows of {row_bytes} bytes: give a multiple of 16"):
         swap_in.copy_planned(new_plan(1, 4, device), rows.cpu(), rows)
     with pytest.raises(ValueError, match=f"rows of {row_bytes} bytes: give a multiple of 16"):
         backup.backup_rows(one, one, one, one, one, row_bytes=row_bytes, num_layers=1, device_rows=4, host_rows=4)
-    with pytest.raises(ValueError, match="rows are multiples of 16 bytes"):
+    with pytest.raises(ValueError, match=f"rows of {row_bytes} bytes: give a multiple of 16"):
         HostPool(1, 4, row_bytes)
 
 

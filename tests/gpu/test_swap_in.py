@@ -389,11 +389,14 @@ def test_a_plan_for_a_smaller_pool_is_refused(device, monkeypatch):
         swap_in.resolve(big, new_plan(1, 4, device, pool_rows=40), ids, one, one, one, one, ids)
 
 
-@pytest.mark.parametrize(("host_bytes", "device_bytes"), [(40, 40), (48, 32)])
-def test_rows_that_the_copy_cannot_move_are_refused(device, host_bytes, device_bytes):
+@pytest.mark.parametrize(
+    ("host_bytes", "device_bytes", "message"),
+    [(40, 40, "rows of 40 bytes: give a multiple of 16"), (48, 32, "rows of 48 and 32 bytes: give equal ones")],
+)
+def test_rows_that_the_copy_cannot_move_are_refused(device, host_bytes, device_bytes, message):
     host = torch.zeros((4, host_bytes), dtype=torch.uint8)
     rows = torch.zeros((4, device_bytes), dtype=torch.uint8, device=device)
-    with pytest.raises(ValueError, match="equal multiples of 16"):
+    with pytest.raises(ValueError, match=message):
         swap_in.copy_planned(new_plan(1, 4, device), host, rows)
 
 
