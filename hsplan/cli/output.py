@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import re
-import secrets
 import shutil
 import stat
 import sys
@@ -149,7 +148,7 @@ def _replace(target: Path, data: bytes, mode: int | None) -> None:
 
 
 def _temporary(target: Path) -> Path:
-    return target.with_name(f".hsplan-{secrets.token_hex(8)}.tmp")
+    return target.with_name(f".hsplan-{os.urandom(8).hex()}.tmp")
 
 
 def is_terminal() -> bool:
