@@ -53,3 +53,9 @@ def test_host_memory_that_holds_the_best_figure_only_is_said_not_to_hold_the_mos
     (note,) = noted("at 277,760 device tokens", "glm-5.3-fp8", host_memory="850GiB", **keys)
     assert "would need 857.16 GiB on a node" in note
     assert noted("at 277,760 device tokens", "glm-5.3-fp8", host_memory="860GiB", **keys) == []
+
+
+def test_a_budget_given_to_pipeline_stages_of_vllm_is_said_to_be_that_of_each():
+    keys = {"engine": "vllm", "tp": 4, "pp": 2, "kv_budget": "30GiB"}
+    assert len(noted("the given kv_budget is taken for every pipeline stage", "deepseek-v3.2-fp8", **keys)) == 1
+    assert noted("the given kv_budget is taken", "deepseek-v3.2-fp8", **keys | {"tp": 8, "pp": 1}) == []

@@ -20,6 +20,7 @@ from hsplan.units import GIB, gib
 
 # A weight difference from the inventory, against what the logs of sglang #30531 show.
 WEIGHT_DIFFERENCE_UNCERTAINTY = 0.03
+EACH_STAGE = "the given kv_budget is taken for every pipeline stage; an estimate is that of the stage that binds"
 
 
 def budget_of(launch: Launch, scenario: Scenario, stage: tuple[int, int]) -> Budget:
@@ -101,7 +102,8 @@ def _given_budget(
         shifted = f"less indexers and {TABLES} that differ: {kv.best:,} B"
         return (*steps, Step("KV budget of this scenario", shifted, "vLLM: determine_available_memory"))
 
-    return Budget(kv_bytes=kv, lines=lines, free_bytes=_free(launch, lines), explain=explain)
+    notes = (EACH_STAGE,) if len(launch.plan.stages) > 1 else ()
+    return Budget(kv_bytes=kv, lines=lines, free_bytes=_free(launch, lines), explain=explain, notes=notes)
 
 
 def _estimated_budget(launch: Launch, scenario: Scenario, stage: tuple[int, int], weights: RankWeights) -> Budget:
