@@ -12,7 +12,7 @@ from typing import Protocol
 
 from hsplan.engines import Launch, Pools, Scenario
 from hsplan.spec import Offload
-from hsplan.units import floor_to, need
+from hsplan.units import MAX_BYTES, floor_to, need
 from hsplan.wholestep import WholeStep
 
 MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
@@ -148,7 +148,7 @@ def _change(
             return f"{larger}a longer tpot_ms, or {'a shorter step' if slow_rest else 'a faster host link'}"
         case "tpot_ms":
             return f"a {step.enough(nxt)}, or a shorter step"
-        case "host" if pools.host_is_sized:
+        case "host" if pools.host_is_sized and not more(retry(host_memory=MAX_BYTES)):
             return "a larger host_pool"
         case "host":
             return "more host memory on a node"
@@ -157,10 +157,12 @@ def _change(
             return f"{offload}more ranks, or a higher mem_fraction"
         case _ if limits.get("hot_buffer", 0) > limits["gpu"]:
             ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
-            for higher in (int(ratio) + 1, ceil(2 * ratio), ceil(4 * ratio)):
-                if higher <= MOST_RATIO and more(retry(host_to_device_ratio=higher)):
-                    return f"host_to_device_ratio {higher}"
-            return "more host memory, and a higher host_to_device_ratio" if "host" in limits else MORE_ROOM
+            higher = [n for n in (int(ratio) + 1, ceil(2 * ratio), ceil(4 * ratio)) if n <= MOST_RATIO]
+            for memory, text in (({}, ""), ({"host_memory": MAX_BYTES}, "more host memory, and ")):
+                found = next((n for n in higher if more(retry(host_to_device_ratio=n, **memory))), None)
+                if found is not None:
+                    return f"{text}host_to_device_ratio {found}"
+            return MORE_ROOM
         case _:
             return MORE_ROOM
 

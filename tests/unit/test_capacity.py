@@ -429,4 +429,4 @@ def test_a_higher_ratio_is_named_only_where_it_holds_more():
     assert (at(8).lift, at(8).requests) == ("host_to_device_ratio 9", 16)
     assert at(9).requests > 16
     # With 10 GiB beside them the pools of ratio 11 need 941.6 GiB, those of 12 966.6.
-    assert at(11, host_memory="950GiB").lift == "more host memory, and a higher host_to_device_ratio"
+    assert at(11, host_memory="950GiB").lift == "more host memory, and host_to_device_ratio 12"

@@ -332,7 +332,9 @@ def test_a_host_pool_that_is_not_given_limits_nothing_and_takes_no_more_than_the
     # 95 % of 64 GiB in whole GiB.
     assert tight["host_pool_bytes"] == 60 * GIB // 5_750_784 * 5_750_784
     assert tight["concurrency"]["binding"] == "host"
-    assert tight["concurrency"]["lift"] == "a larger host_pool"
+    assert tight["concurrency"]["lift"] == "more host memory on a node"
+    small = launched(offload={"host_pool": "60GiB", "host_memory": "1TiB"})
+    assert (small["concurrency"]["binding"], small["concurrency"]["lift"]) == ("host", "a larger host_pool")
     given = launched(offload={"host_memory": "64GiB", "host_pool": "61GiB"})
     assert "the host pools need 64.2" in given["why_not"]
     assert given["cure"].startswith("a smaller host_pool, or 64.2")

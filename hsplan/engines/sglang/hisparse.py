@@ -171,7 +171,7 @@ def speculation_refusal(launch: Launch, requests: Requests, slots: int) -> Refus
         return None
     rows = f"{requests.rows:,} rows of requests are more than the {slots:,} slots of a hot buffer"
     most = (slots - (requests.rows - requests.cap)) * launch.cap_ranks
-    return Refusal(f"SGLang does not start with drafts: {rows}", f"max_running_requests {most:,}")
+    return Refusal(f"SGLang does not start with drafts: {rows}", f"max_running_requests {most:,} or fewer")
 
 
 def loads_of(launch: Launch, layout: Layout, *, slots: int) -> SwapIn | str:
