@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
-from typing import Protocol
+from typing import Any, Protocol
 
 from hsplan.engines import Launch, Pools, Scenario
 from hsplan.spec import Offload
@@ -19,6 +19,7 @@ MORE_ROOM = "more ranks, a larger GPU, or a smaller checkpoint"
 LESS_BESIDE = "a lower mem_fraction, or a smaller chunked_prefill_size"
 MOST_REQUESTS = 2**24
 MOST_RATIO = 1000  # that a spec may have
+MOST_TRIES = 16
 MOST_SLOTS = 2**15  # that engines count with 16 bits
 
 
@@ -98,7 +99,14 @@ def lift(
     now = min(limits.values())
     binding, *alike = (name for name, value in limits.items() if value == now)
     alike = [name for name in alike if (binding, name) != ("gpu", "host")]
-    change = _change(binding, launch, scenario, pools, limits, step, retry, fits=fits)
+    if "max_running" in alike:  # no other change lets more requests in than may run
+
+        def uncapped(**values: Any) -> Outcome | None:
+            return retry(max_running_requests=min(2 * now * launch.cap_ranks, MOST_REQUESTS), **values)
+
+        change = _change(binding, launch, scenario, pools, limits, step, uncapped, fits=fits)
+    else:
+        change = _change(binding, launch, scenario, pools, limits, step, retry, fits=fits)
     also = f"{' and '.join(alike)} bind{'' if len(alike) > 1 else 's'} at {now:,} as well"
     return f"{change}; {also}" if alike else change
 
@@ -125,7 +133,7 @@ def _change(
         return more(outcome) and outcome is not None and outcome.requests >= requests
 
     most = launch.loaded.spec.deployment.max_total_tokens
-    if binding in ("gpu", "host") and most is not None and pools.tokens.best + pools.page_tokens > most:
+    if binding == "gpu" and most is not None and pools.tokens.best + pools.page_tokens > most:
         return "a higher max_total_tokens"
     match binding:
         case "max_running":
@@ -157,7 +165,8 @@ def _change(
             return f"{offload}more ranks, or a higher mem_fraction"
         case _ if limits.get("hot_buffer", 0) > limits["gpu"]:
             ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
-            higher = [n for n in (int(ratio) + 1, ceil(2 * ratio), ceil(4 * ratio)) if n <= MOST_RATIO]
+            near = range(int(ratio) + 1, min(ceil(2 * ratio), int(ratio) + MOST_TRIES) + 1)
+            higher = [n for n in (*near, ceil(4 * ratio)) if n <= MOST_RATIO]
             for memory, text in (({}, ""), ({"host_memory": MAX_BYTES}, "more host memory, and ")):
                 found = next((n for n in higher if more(retry(host_to_device_ratio=n, **memory))), None)
                 if found is not None:

@@ -148,10 +148,11 @@ def digest(loaded: Loaded) -> str:
     return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()
 
 
-def launched_as(loaded: Loaded) -> dict[str, Any]:
-    """How a spec is launched, for a `Calibration`."""
+def launched_as(loaded: Loaded, release: str) -> dict[str, Any]:
+    """How a spec is launched, for a `Calibration`; `release` is what its own resolves to."""
     head = {"schema": SCHEMA, "hsplan_version": __version__, "model_sha256": digest(loaded)}
-    return {**head, "deployment": loaded.spec.deployment, "offload": loaded.spec.offload}
+    deployment = msgspec.structs.replace(loaded.spec.deployment, release=release)
+    return {**head, "deployment": deployment, "offload": loaded.spec.offload}
 
 
 def read_calibration(path: Path) -> Calibration:

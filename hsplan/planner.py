@@ -21,7 +21,9 @@ from hsplan.fitted import differences
 from hsplan.result import Plan, ScenarioPlan
 from hsplan.spec import Loaded, changed, load_spec
 from hsplan.steptime import step_profile
+from hsplan.units import ceil_div
 
+CLIPPED_OUTPUT = 4096  # of a request, that SGLang admits it for (SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION)
 SAME_CACHE = "the model has no skip-TopK layers: the same as without elision"
 SHARED_KEYS = "layers that reuse top-k have no index key of their own in this model: the same as without elision"
 
@@ -75,7 +77,7 @@ def _plan(loaded: Loaded, model: Model, calibration: Calibration | None) -> Plan
             *link_notes(scenarios),
             *_launched_notes(scenarios[as_launched]),
             *_host_notes(launch, scenarios[as_launched]),
-            *_prompt_notes(scenarios[as_launched], loaded.spec.workload.context),
+            *_prompt_notes(launch, scenarios[as_launched]),
             *_bf16_notes(launch, scenarios[as_launched]),
         ),
         not_modelled=(*launch.not_modelled, *_not_loaded(scenarios)),
@@ -140,19 +142,21 @@ def _host_notes(launch: Launch, entry: ScenarioPlan) -> Iterator[str]:
         )
 
 
-def _prompt_notes(entry: ScenarioPlan, context: int) -> Iterator[str]:
+def _prompt_notes(launch: Launch, entry: ScenarioPlan) -> Iterator[str]:
     """How long prompts may be for so many requests, where each is read into the slots that hot buffers lie in."""
-    pools, capacity = entry.pools, entry.capacity
-    if pools is None or capacity is None or not pools.prompts_take_slots or not pools.hot_pool_tokens:
+    pools, capacity, context = entry.pools, entry.capacity, launch.loaded.spec.workload.context
+    if pools is None or capacity is None or not pools.prompt_tokens_a_slot or not pools.hot_pool_tokens:
         return
     kept, requests = pools.hot_buffer_tokens + pools.hot_scratch_tokens, capacity.requests
-    longest = pools.hot_pool_tokens - (requests - 1) * kept - pools.page_tokens
+    longest = (pools.hot_pool_tokens - (requests - 1) * kept) * pools.prompt_tokens_a_slot - pools.page_tokens
     if requests and longest < context:
-        few = 1 + max(pools.hot_pool_tokens - context - pools.page_tokens, 0) // kept
+        spare = pools.hot_pool_tokens - ceil_div(context + pools.page_tokens, pools.prompt_tokens_a_slot)
+        few = 0 if spare < 0 else 1 + spare // kept
+        of_rank = " of a rank" if launch.data_parallel > 1 else ""
         yield (
             "until it is read, a prompt takes device slots for its whole length, beside the hot buffers of the others: "
-            f"all {requests:,} requests run together where a prompt and up to 4,096 tokens of its output are at most "
-            f"{max(longest, 0):,} tokens; at {context:,} tokens {few:,} do"
+            f"all {requests:,} requests{of_rank} run together where a prompt and up to {CLIPPED_OUTPUT:,} tokens of "
+            f"its output are at most {max(longest, 0):,} tokens; at {context:,} tokens {few:,} do"
         )
 
 
@@ -182,7 +186,7 @@ def _calibrated_notes(calibration: Calibration | None, launch: Launch) -> Iterat
     runs = ", ".join(f"{run.fraction:g}" for run in calibration.runs)
     yield f"the budget is calibrated by the log of {len(calibration.runs)} run(s) at memory fraction {runs}"
     logged, planned = calibration.deployment.release, launch.release.name
-    if logged not in ("latest", planned):
+    if logged != planned:
         yield f"the log is of release {logged}: what {planned} changes of the budget is as modelled, not as logged"
 
 

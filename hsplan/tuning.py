@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from hsplan.advice import MOST_SLOTS
 from hsplan.planner import replan
 from hsplan.result import Plan
 from hsplan.trial import Setting, Trial, tried, with_requests
 from hsplan.units import floor_to
 
 SLOT_SHARES = (1, 1.5, 2, 3, 4, 6, 8, 12, 16)  # of top-k
-MOST_SLOTS = 2**15
 MOST_RATIO = 64
 NOISE = 0.01  # a smaller share of tokens or requests is no difference
 LEAST_CONTEXT, MOST_CONTEXT = 4096, 2**20
@@ -142,7 +142,7 @@ def _startable(plan: Plan) -> int | None:
     """
     The longest max_model_len of the workload's context or more that starts; None where the given one does.
 
-    Running requests take memory too: with one of them for the given one, with as many as run at the least for others.
+    Running requests take memory too: the given length is tried with one, others with as many as the shortest runs.
     """
 
     def starts(requests: int, length: int) -> bool:

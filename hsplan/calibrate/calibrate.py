@@ -57,7 +57,7 @@ def calibrate(
         weights_bytes=weights,
         outside_bytes=None if free is None or after is None else _less(after, last.budget),
         compared=tuple(map(_compared, figures(last.server, last.log, last.budget))),
-        **launched_as(loaded),
+        **launched_as(loaded, last.server.launch.release.name),
     )
     for run in found.runs:
         found.budget(run.fraction)  # raises when the runs are of several servers

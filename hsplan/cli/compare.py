@@ -19,6 +19,7 @@ from hsplan.result import Plan
 SCHEMA = "hsplan.grid/1"
 GAIN = "runnable gain"
 FEW = 4  # plans whose notes are read
+DOUBTS = ("not verified", "the given kv_budget leaves")  # that stand under any grid
 TIMES = ("swap-in, ms", "step, ms", "tokens/s")
 IN_ALL = "in all"
 HEADS = ("as launched", "KV row", "logical tokens", "requests", IN_ALL, "binding", *TIMES, "fits", GAIN)
@@ -144,7 +145,7 @@ def _cells(plan: Plan) -> dict[str, str]:
 def _notes(priced: Sequence[Outcome]) -> Iterator[str]:
     """What is not verified; of a few plans every note, with the plan that it is of where that is not all of them."""
     if len(priced) > FEW:
-        unverified = (note for outcome in priced for note in outcome.notes if note.startswith("not verified"))
+        unverified = (note for outcome in priced for note in outcome.notes if note.startswith(DOUBTS))
         yield from (wrapped("note: ", note) for note in dict.fromkeys(unverified))
         return
     for note in dict.fromkeys(note for outcome in priced for note in outcome.notes):

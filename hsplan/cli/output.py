@@ -91,7 +91,8 @@ def check_apart(paths: Iterable[Path]) -> None:
     for path in paths:
         with _refusals(path):
             target = path.expanduser().resolve()
-        if target in seen:
+            special = target.exists() and not target.is_file()  # /dev/null may be given twice
+        if target in seen and not special:
             raise InputError(Problem(where=str(path), what="is given twice, and one would take the other's place",
                                      remedy="give two files"))  # fmt: skip
         seen.add(target)

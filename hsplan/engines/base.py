@@ -224,7 +224,8 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     `tokens` are what the engine logs (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
     `hot_pool_tokens` in all, 0 where they are part of the pool; `hot_scratch_tokens` are those that drafts take beside
-    them; `prompts_take_slots`: until it is read, a prompt has its whole length there. `gpu_requests` are those of
+    them; `prompt_tokens_a_slot`: until it is read, a prompt has its
+    whole length there, so many tokens a slot, 0 where it has not. `gpu_requests` are those of
     workload.context that the GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks
     share one host pool; `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the
     engine takes `host_share` of a node's memory, less `host_reserve_bytes`. `swap_in`: what a step loads from host
@@ -243,7 +244,7 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     hot_buffer_tokens: int = 0
     hot_scratch_tokens: int = 0
     hot_pool_tokens: int = 0
-    prompts_take_slots: bool = False
+    prompt_tokens_a_slot: int = 0
     gpu_requests: int | None = None
     host_sharers: int = 1
     host_is_sized: bool = False

@@ -61,10 +61,12 @@ def find(text: str | os.PathLike[str]) -> Source:
     """The source that `text` names. Raises InputError when there is none or it cannot be read."""
     try:
         name = os.fspath(text)
+        if isinstance(name, bytes):
+            raise TypeError
     except TypeError:
         what = f"a spec is a path, the name of a shipped spec or a mapping, not {type(text).__name__}"
         raise InputError(Problem(what=what, remedy='as plan("glm-5.2-fp8")')) from None
-    if not name or isinstance(name, bytes):
+    if not name:
         remedy = "give a file, a model folder or a shipped spec (hsplan specs list)"
         raise InputError(Problem(what="the name of the spec is empty", remedy=remedy))
     try:

@@ -18,7 +18,7 @@ ALIGNMENT_BYTES = 16  # kernels move rows in pieces of so many bytes
 def check_numbers(**numbers: int) -> None:
     """Refuse what is not a whole number from 1 on."""
     for name, number in numbers.items():
-        if not isinstance(number, Integral) or number < 1:
+        if not isinstance(number, Integral) or isinstance(number, bool) or number < 1:
             raise ValueError(f"{name} {number}: give a whole number from 1 on")
 
 

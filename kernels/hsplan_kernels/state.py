@@ -96,6 +96,8 @@ class MissPlan:
         check_array("scratch", self.scratch, shape, torch.int64)
         check_array("numbers", self.numbers, shape, torch.int32)
         check_array("buckets", self.buckets, (BUCKETS + 1,), torch.int32)
+        if (self.sorted_src is None) != (self.sorted_dst is None):
+            raise ValueError("sorted_src without sorted_dst, or the other way: give both or none")
         if self.sorted_src is not None and self.sorted_dst is not None:
             check_array("sorted_src", self.sorted_src, (requests * top_k,), torch.int64)
             check_array("sorted_dst", self.sorted_dst, (requests * top_k,), torch.int32)

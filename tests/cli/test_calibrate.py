@@ -162,3 +162,14 @@ def test_a_log_that_cannot_be_read_is_one_line_and_exit_code_2(run, tmp_path, na
 def test_calibrate_takes_no_grid_and_needs_a_log(run, log):
     assert run("calibrate", *SPEC, "--tp", "4", "--tp", "8", "--log", log())[0] == 2
     assert "--log" in run("calibrate", *SPEC)[2]
+
+
+def test_the_file_names_the_release_that_latest_was(run, log, tmp_path):
+    target = tmp_path / "server.json"
+    printed = log(
+        pool="KV Cache is allocated. dtype: torch.float8_e4m3fn, #tokens: 127744, KV size: 7.32 GB",
+        tokens=LINES["tokens"].replace("142208", "127744"),
+    )
+    code, _, err = run("calibrate", "glm-5.1-fp8", "--kv-cache-dtype", "fp8_e4m3", "--log", printed, "-o", str(target))
+    assert (code, err) == (0, "")
+    assert json.loads(target.read_text())["deployment"]["release"] == "0.5.23"

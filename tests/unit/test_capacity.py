@@ -95,6 +95,12 @@ def test_the_lift_names_the_limits_that_bind_alike():
     assert found["lift"] == "offload, more ranks, or a higher mem_fraction; max_running binds at 38 as well"
 
 
+def test_where_no_more_may_run_the_lift_of_the_pool_is_priced_as_if_more_might():
+    found = hsplan.plan("glm-5.2-fp8", kv_cache_dtype="fp8_e4m3", offload={}, max_running_requests=31).launched.capacity
+    assert (found.limits.gpu, found.limits.max_running) == (31, 31)
+    assert found.lift == "host_to_device_ratio 3; max_running binds at 31 as well"
+
+
 def test_the_lift_of_the_request_cap_is_the_option_of_the_whole_deployment():
     found = requests("elided", max_running_requests=8, dp_attention=2)
     assert (found["requests"], found["lift"]) == (4, "max_running_requests 76")

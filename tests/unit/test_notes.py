@@ -36,9 +36,16 @@ def test_that_gpus_of_a_node_do_not_share_host_memory_is_said_unless_it_is_given
 def test_how_long_prompts_may_be_for_the_requests_of_a_plan():
     """30 hot buffers of 4,160 and a page leave 37,376 of 162,240 device slots: a prompt of 32K and 4,096 tokens."""
     (note,) = noted("until it is read", PUBLISHED, context=40_960)
-    assert "all 31 requests run together where a prompt and up to 4,096 tokens of its output are at most 37,376" in note
+    assert "all 31 requests of a rank run together where a prompt and up to 4,096 tokens of its" in note
+    assert "are at most 37,376 tokens;" in note
     # 1 + (162,240 − 40,960 − 64) // 4,160
     assert note.endswith("at 40,960 tokens 30 do")
+
+
+def test_prompts_of_deepseek_v4_take_a_slot_for_four_tokens():
+    keys = {"offload": {"host_to_device_ratio": 50}, "max_running_requests": 64}
+    (note,) = noted("until it is read", "deepseek-v4-flash", context=1_000_000, **keys)
+    assert note.endswith("at 1,000,000 tokens 0 do")  # more than all device slots take
 
 
 def test_short_requests_and_decode_nodes_have_no_such_limit():

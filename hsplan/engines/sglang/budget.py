@@ -72,9 +72,11 @@ def _given_budget(launch: Launch, scenario: Scenario, given: int) -> Budget:
     if freed:
         doubt = int(abs(freed) * WEIGHT_DIFFERENCE_UNCERTAINTY)
         kv += Interval(freed - doubt, freed, freed + doubt)
-    outside = pre - int(pre * extra.memory.fraction) + _multimodal_reserve(launch)
-    implied = pre - outside - kv.best
+    outside, reserve = pre - int(pre * extra.memory.fraction), _multimodal_reserve(launch)
+    implied = pre - outside - reserve - kv.best
     formula = f"{pre:,} B free − {outside:,} B outside the fraction − {kv.best:,} B budget"
+    if reserve:
+        formula = f"{formula} − {reserve:,} B multimodal"
 
     def explain() -> tuple[Step, ...]:
         first = f"given for {extra.as_launched.name}: {given:,} B = {gib(given, 3)}"

@@ -63,6 +63,9 @@ def hot_buffer(launch: Launch, page_tokens: int) -> HotBuffer | Problem:
     if needed > there and not _swaps_drafts(launch.loaded.spec.deployment, release):
         smaller = range(floor_to(slots, page_tokens), 0, -page_tokens)
         most = next((size for size in smaller if swap_in_bytes(size, top_k, launch.gpu) <= there), 0)
+        if most < top_k:
+            what = f"the {launch.gpu.name} has {there:,} B of shared memory, too few to swap in a top-k of {top_k:,}"
+            return Problem(where=launch.loaded.where("deployment.gpu"), what=what, remedy="another GPU, or no offload")
         what = f"swapping into {slots} slots takes {needed:,} B of shared memory, the {launch.gpu.name} has {there:,} B"
         return Problem(where=where, what=what, remedy=f"give at most {most}")
     return HotBuffer(slots, page_tokens)
@@ -111,7 +114,7 @@ class Offloaded(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def longest_request(tokens: int, logical_tokens: int, context_len: int, *, offload: bool) -> int:
+def longest_held(tokens: int, logical_tokens: int, context_len: int, *, offload: bool) -> int:
     """
     The longest request, tokens: under HiSparse no longer than the device pool less 6, whatever host memory holds.
 

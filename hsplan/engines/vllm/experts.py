@@ -8,9 +8,9 @@ Sources: model_executor/layers/fused_moe/{modular_kernel.py,oracle/fp8.py,expert
 from __future__ import annotations
 
 from hsplan.engines.base import Launch
+from hsplan.engines.loading import formats_of
 from hsplan.engines.vllm.workspace import Scratch
 from hsplan.units import ceil_div
-from hsplan.weights import named, of_quantization
 
 
 def expert_scratch(launch: Launch) -> Scratch | None:
@@ -78,10 +78,8 @@ def gathered_range(launch: Launch, best: int) -> tuple[int, int]:
 def _has_known_experts(launch: Launch) -> bool:
     if launch.gpu.capability != 90 or not launch.release.has("experts_by_ep"):
         return False
-    formats, weights = of_quantization(launch.model.quantization), launch.loaded.spec.weights
-    if weights != "auto" and weights.checkpoint:
-        formats = named(weights.checkpoint, formats)
-    expert = f"model.layers.{launch.plan.stages[-1][0]}.mlp.experts.0.gate_proj"
+    formats = formats_of(launch.loaded.spec, launch.model)
+    expert = f"model.layers.{launch.plan.stages[-1][1] - 1}.mlp.experts.0.gate_proj"  # of the last layer, no dense one
     return not isinstance(formats, str) and formats.of(expert) == "fp8"
 
 

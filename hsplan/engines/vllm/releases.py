@@ -71,6 +71,8 @@ SWITCHES = {
     "v41_whole_rows": "2026-11-01",  # first release 0.33.0: blocks of DeepSeek-V4.1 on SM10x in whole rows
     "flash_attn_4_sparse": "2026-11-01",  # first release 0.33.0: bf16 rows of at most 16 heads on SM10x
 }
+WORKSPACES_READ = "2026-08-25"  # 0.28.0
+UNREAD = "what attention and experts share of a workspace was read from 0.28.0 on, and is not taken off before it"
 # Builds between two releases of which only the later has these changes.
 UNDATED = (
     ("2025-11-01", "2026-06-29", "dense MLA takes the smallest page of its backend (read in 0.24.0)"),
@@ -100,8 +102,9 @@ class Release(Build, frozen=True):
 
     @property
     def notes(self) -> list[str]:
-        """What is uncertain about a dated build."""
-        return self.uncertain(UNDATED)
+        """What is uncertain about a dated build, and about releases before those whose workspaces were read."""
+        read = [] if self.date >= WORKSPACES_READ else [UNREAD]
+        return [*self.uncertain(UNDATED), *read]
 
 
 def release_of(loaded: Loaded) -> Release:

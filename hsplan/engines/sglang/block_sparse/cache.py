@@ -20,7 +20,7 @@ from hsplan.engines.sglang.hisparse import (
     SwapTables,
     host_pool,
     hot_buffer,
-    longest_request,
+    longest_held,
     offload_notes,
 )
 from hsplan.engines.sglang.launch import Ranks
@@ -130,14 +130,14 @@ class BlockSparseCache:
             tokens=tokens,
             logical_tokens=logical,
             request_cap=requests.cap,
-            max_request_tokens=longest_request(tokens.best, logical, launch.context_len, offload=scenario.offload),
+            max_request_tokens=longest_held(tokens.best, logical, launch.context_len, offload=scenario.offload),
             page_tokens=page,
             host_tokens=offloaded.host_tokens,
             host_bytes=offloaded.host_bytes,
             host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
             hot_buffer_tokens=offloaded.hot_tokens,
             hot_pool_tokens=tokens.best if scenario.offload else 0,
-            prompts_take_slots=deployment.disaggregation is None,
+            prompt_tokens_a_slot=int(deployment.disaggregation is None),
             refusal=_refusal(launch) if scenario.offload else None,
             lines=(
                 *pool_lines(launch, layout, widths.index, tokens.best, logical, offload=scenario.offload),

@@ -49,7 +49,8 @@ from hsplan.hardware import Gpu
 from hsplan.spec import Deployment, Loaded
 from hsplan.units import ceil_div, floor_to
 
-SWAP_PAGE = PAGE // 4
+SWAP_RATIO = 4  # tokens of an entry that is swapped
+SWAP_PAGE = PAGE // SWAP_RATIO
 
 
 class CompressedCache:
@@ -148,6 +149,7 @@ class CompressedCache:
             host_reserve_bytes=HOST_RESERVE_BYTES if scenario.offload else 0,
             hot_buffer_tokens=offloaded.hot_tokens,
             hot_pool_tokens=found.c4_tokens if scenario.offload else 0,
+            prompt_tokens_a_slot=SWAP_RATIO if deployment.disaggregation is None else 0,
             gpu_requests=requests_held,
             refusal=_refusal(sizing, found, tokens.best, budget.kv_bytes.best),
             compressed=found,
