@@ -336,7 +336,7 @@ def _from_folder(
         draft = 0
     elif found.draft:
         absorbed = _absorbed_bytes(model, gpu, shards, formats) * deployment.draft_layers
-        copies = sum(groups.get(shard, 0) for shard in shards.draft_owns)
+        copies = sum(ceil_div(found.vocabulary.get(shard, 0), shards.of(shard)) for shard in shards.draft_owns)
         draft += copies + absorbed
     indexer = max(found.indexers.values(), default=0)
     return RankWeights(base=sum(groups.values()), indexer=indexer, draft=draft, exact=False, formula=_formula(groups))

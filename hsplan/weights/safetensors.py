@@ -41,12 +41,14 @@ class FolderWeights(msgspec.Struct, frozen=True):
     Bytes of a checkpoint by how an engine divides them.
 
     `main`: shard class -> bytes of the stack; `indexers`: layer -> bytes; `draft`: the same for MTP layers,
-    without their copies of embedding and head.
+    without their copies of embedding and head. `vocabulary`: bytes of these, of the classes "embed" and "head", on
+    whatever stage they are.
     """
 
     main: Mapping[str, int]
     indexers: Mapping[int, int]
     draft: Mapping[str, int]
+    vocabulary: Mapping[str, int]
 
 
 def has_safetensors(folder: Path) -> bool:
@@ -74,6 +76,7 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
     main: defaultdict[str, int] = defaultdict(int)
     draft: defaultdict[str, int] = defaultdict(int)
     indexers: defaultdict[int, int] = defaultdict(int)
+    vocabulary: defaultdict[str, int] = defaultdict(int)
     seen: set[str] = set()
     stage = range(layers[0] // model.sub_layers, ceil_div(layers[1], model.sub_layers))
     end = model.num_attention_layers // model.sub_layers
@@ -84,6 +87,8 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
             except ValueError as error:
                 raise _broken(file, error) from None
             seen.add(module if layer is None else f"layer {layer}")
+            if layer is None and _shard(module) in ("embed", "head"):
+                vocabulary[_shard(module)] += size
             if layer is not None and layer >= end:
                 if module not in ("embed_tokens", "shared_head.head"):
                     draft[_shard(module)] += size
@@ -93,7 +98,7 @@ def read_folder(folder: Path, model: Model, layers: tuple[int, int]) -> FolderWe
                 elif layer is not None or _on_stage(module, layers, model.num_attention_layers):
                     main[_shard(module)] += size
     _check_layers(folder, seen, stage, first=layers[0] == 0, last=layers[1] == model.num_attention_layers)
-    return FolderWeights(dict(main), dict(indexers), dict(draft))
+    return FolderWeights(dict(main), dict(indexers), dict(draft), dict(vocabulary))
 
 
 def _check_complete(folder: Path, present: set[str]) -> None:

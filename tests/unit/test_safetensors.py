@@ -188,6 +188,10 @@ def test_an_mtp_layer_in_a_folder_is_loaded_with_embedding_and_head_of_its_own(f
     ledger = {line["name"]: line["bytes"] for line in plan["scenarios"]["baseline"]["ledger"]}
     # Replicated 300, attention 4,000, experts 25,000; embedding 500 and head 1,000; absorbed 65,536.
     assert ledger["draft weights"] == 29_300 + 1_500 + 65_536
+    # The draft of the last pipeline stage has its own copies too, where the stage itself has no embedding.
+    staged = hsplan.plan(folder, gpu="h200", tp=2, pp=2, draft_layers=1).to_dict()
+    ledger = {line["name"]: line["bytes"] for line in staged["scenarios"][staged["as_launched"]]["ledger"]}
+    assert ledger["draft weights"] == 29_300 + 1_500 + 65_536
 
 
 def test_a_spec_may_point_at_a_folder_of_weights(folder):
