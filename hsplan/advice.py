@@ -45,8 +45,7 @@ def host_cure(launch: Launch, pools: Pools, needed: int, retry: Retry) -> str:
         memory = f"{memory} and {LESS_BESIDE}"
     if pools.host_is_sized:
         return f"a smaller host_pool, or {memory}"
-    ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
-    whole = _largest(1, ceil(ratio) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
+    whole = _lower_ratio(launch, retry)
     return memory if whole is None else f"host_to_device_ratio {whole}, or {memory}"
 
 
@@ -55,8 +54,7 @@ def length_cure(launch: Launch, scenario: Scenario, retry: Retry) -> str:
     shorter = f"a shorter context, or {MORE_ROOM}"
     if not scenario.offload:
         return shorter
-    ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
-    whole = _largest(1, ceil(ratio) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
+    whole = _lower_ratio(launch, retry)
     return shorter if whole is None else f"host_to_device_ratio {whole}, or {shorter}"
 
 
@@ -99,14 +97,13 @@ def lift(
     now = min(limits.values())
     binding, *alike = (name for name, value in limits.items() if value == now)
     alike = [name for name in alike if (binding, name) != ("gpu", "host")]
-    if "max_running" in alike:  # no other change lets more requests in than may run
 
-        def uncapped(**values: Any) -> Outcome | None:
-            return retry(max_running_requests=min(2 * now * launch.cap_ranks, MOST_REQUESTS), **values)
+    def uncapped(**values: Any) -> Outcome | None:
+        return retry(max_running_requests=min(2 * now * launch.cap_ranks, MOST_REQUESTS), **values)
 
-        change = _change(binding, launch, scenario, pools, limits, step, uncapped, fits=fits)
-    else:
-        change = _change(binding, launch, scenario, pools, limits, step, retry, fits=fits)
+    # No other change lets more requests in than may run.
+    priced = uncapped if "max_running" in alike else retry
+    change = _change(binding, launch, scenario, pools, limits, step, priced, fits=fits)
     also = f"{' and '.join(alike)} bind{'' if len(alike) > 1 else 's'} at {now:,} as well"
     return f"{change}; {also}" if alike else change
 
@@ -164,7 +161,7 @@ def _change(
             offload = "offload, " if launch.can_offload else ""
             return f"{offload}more ranks, or a higher mem_fraction"
         case _ if limits.get("hot_buffer", 0) > limits["gpu"]:
-            ratio = (launch.loaded.spec.offload or Offload()).host_to_device_ratio
+            ratio = _ratio(launch)
             near = range(int(ratio) + 1, min(ceil(2 * ratio), int(ratio) + MOST_TRIES) + 1)
             higher = [n for n in (*near, ceil(4 * ratio)) if n <= MOST_RATIO]
             for memory, text in (({}, ""), ({"host_memory": MAX_BYTES}, "more host memory, and ")):
@@ -174,6 +171,15 @@ def _change(
             return MORE_ROOM
         case _:
             return MORE_ROOM
+
+
+def _ratio(launch: Launch) -> float:
+    return (launch.loaded.spec.offload or Offload()).host_to_device_ratio
+
+
+def _lower_ratio(launch: Launch, retry: Retry) -> int | None:
+    """The largest whole ratio below the given one with which the deployment fits."""
+    return _largest(1, ceil(_ratio(launch)) - 1, lambda n: _fits(retry(host_to_device_ratio=n)))
 
 
 def _fits(outcome: Outcome | None) -> bool:

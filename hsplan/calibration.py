@@ -21,7 +21,7 @@ from msgspec import Meta
 from hsplan.engines import Budget, Engine, Interval, Launch, Line
 from hsplan.errors import InputError, Problem, shown
 from hsplan.families import Model
-from hsplan.files import check_regular
+from hsplan.files import check_regular, reason_of
 from hsplan.spec import Deployment, Loaded, Offload
 from hsplan.units import gib
 from hsplan.version import __version__
@@ -172,7 +172,7 @@ def read_calibration(path: Path) -> Calibration:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(Problem(where=where, what=f"is no calibration: {shown(str(error))}", remedy=remedy)) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise InputError(Problem(where=where, what=f"cannot be read: {shown(reason)}")) from None
 
 

@@ -88,14 +88,13 @@ def capacity_of(launch: Launch, scenario: Scenario, budget: Budget, pools: Pools
     if host_fit is None and pools.host_is_sized:
         host_fit = pools.host_tokens
     by_gpu = pools.logical_tokens // reserved if pools.gpu_requests is None else pools.gpu_requests
-    kept = pools.hot_buffer_tokens + pools.hot_scratch_tokens
     step = WholeStep(launch, scenario, pools)
     by_time = step.requests()
     loads = scenario.offload and not step.rest_is_too_long  # else a faster link would not help
     limits = Limits(
         gpu=by_gpu if context <= pools.max_request_tokens else 0,
         host=None if host_fit is None else min(host_fit, pools.host_tokens) // reserved,
-        hot_buffer=pools.hot_pool_tokens // kept if kept else None,
+        hot_buffer=pools.hot_pool_tokens // pools.kept_tokens if pools.kept_tokens else None,
         max_running=pools.request_cap,
         link=by_time if loads else None,
         tpot_ms=None if loads else by_time,
@@ -188,7 +187,7 @@ def _verdict(
     if pools.tokens.best == 0:
         return "the budget is smaller than one page of tokens", lambda: MORE_ROOM
     if host_is_short:
-        needed = _memory_for_pools(launch, pools)
+        needed = _memory_for_pools(launch, pools, pools.host_bytes)
         kept = size(needed - pools.host_bytes * host_pools(launch, pools))
         reason = f"the host pools need {need(needed)} on a node, with the {kept} that the engine keeps free"
         return reason, lambda: host_cure(launch, pools, needed, retry)
@@ -217,7 +216,6 @@ def host_range_note(launch: Launch, pools: Pools) -> str:
     return f"at {tokens.high:,} device tokens, the most, the host pools would need {most} on a node: more than is given"
 
 
-def _memory_for_pools(launch: Launch, pools: Pools, host_bytes: int | None = None) -> int:
-    """The least memory of a node that takes all its host pools and what the engine keeps free, bytes."""
-    each = pools.host_bytes if host_bytes is None else host_bytes
-    return ceil((each * host_pools(launch, pools) + pools.host_reserve_bytes) / pools.host_share)
+def _memory_for_pools(launch: Launch, pools: Pools, host_bytes: int) -> int:
+    """The least memory of a node that takes its host pools of `host_bytes` each and what the engine keeps free."""
+    return ceil((host_bytes * host_pools(launch, pools) + pools.host_reserve_bytes) / pools.host_share)

@@ -7,6 +7,11 @@ from pathlib import Path
 BOM = b"\xef\xbb\xbf"
 
 
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read or written: the system's words without number and path, else the error's own."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def check_regular(path: Path) -> None:
     """Raise OSError for a pipe or a device: to read one may never begin, or never end."""
     if path.exists() and not path.is_file() and not path.is_dir():

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from hsplan.errors import InputError, Problem, shown
-from hsplan.files import read_file
+from hsplan.files import read_file, reason_of
 from hsplan.linkrate import Curve, Point, grids_of
 
 SCHEMAS = ("hsplan.measurement/1", "hsplan.ranks/1")
@@ -68,7 +68,7 @@ def read_curve(path: Path, where: str) -> Curve:
     except InputError as error:
         raise InputError([msgspec.structs.replace(problem, where=where) for problem in error.problems]) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise InputError(Problem(where=where, what=f"{shown(str(path))} cannot be read: {shown(reason)}")) from None
 
 

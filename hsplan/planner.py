@@ -147,7 +147,7 @@ def _prompt_notes(launch: Launch, entry: ScenarioPlan) -> Iterator[str]:
     pools, capacity, context = entry.pools, entry.capacity, launch.loaded.spec.workload.context
     if pools is None or capacity is None or not pools.prompt_tokens_a_slot or not pools.hot_pool_tokens:
         return
-    kept, requests = pools.hot_buffer_tokens + pools.hot_scratch_tokens, capacity.requests
+    kept, requests = pools.kept_tokens, capacity.requests
     longest = (pools.hot_pool_tokens - (requests - 1) * kept) * pools.prompt_tokens_a_slot - pools.page_tokens
     if requests and longest < context:
         spare = pools.hot_pool_tokens - ceil_div(context + pools.page_tokens, pools.prompt_tokens_a_slot)

@@ -110,7 +110,8 @@ def _tried(cap: _Cap) -> Trial:
     priced, limits = cap.at(max(requests, 1))
     last = "hot_buffer" in limits and limits["hot_buffer"] <= limits["gpu"]
     if requests:
-        return Trial(_binding(cap, requests), setting=_setting(priced, cap.values, _binding(cap, requests)), last=last)
+        binding = _binding(cap, requests)
+        return Trial(binding, setting=_setting(priced, cap.values, binding), last=last)
     capacity, pools = priced.launched.capacity, priced.launched.pools
     assert capacity is not None  # noqa: S101 - a plan as launched is priced
     assert pools is not None  # noqa: S101

@@ -43,7 +43,7 @@ class WholeStep(msgspec.Struct, frozen=True):
 
     def known_ms(self, requests: int) -> float:
         """Milliseconds of those parts that are known."""
-        return (self.rest_ms(requests) or 0.0) + (self.swap_in_ms(requests) or 0.0)
+        return self._known_rest(requests) + (self.swap_in_ms(requests) or 0.0)
 
     def requests(self) -> int | None:
         """Requests whose step, as far as it is known, takes `tpot_ms` at most; None where that limits nothing."""
@@ -77,7 +77,7 @@ class WholeStep(msgspec.Struct, frozen=True):
     @property
     def rest_is_too_long(self) -> bool:
         """Whether one request misses `tpot_ms` even without loading."""
-        return self.tpot_ms is not None and (self.rest_ms(1) or 0.0) > self.tpot_ms + ROUNDING_MS
+        return self.tpot_ms is not None and self._known_rest(1) > self.tpot_ms + ROUNDING_MS
 
     def enough(self, requests: int) -> str:
         """The `tpot_ms` that so many requests meet, in whole tenths."""

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from hsplan.cli.bars import bars
-from hsplan.cli.figures import NONE, gib, number
+from hsplan.cli.figures import NONE, gib, number, tokens_a_second
 from hsplan.cli.grid import grid_of
 from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import check_target, emit, emit_json, wrapped
@@ -118,7 +118,7 @@ def _row(setting: Setting, *, best: bool) -> list[str]:
         setting.binding,
         f"{setting.swap_in_ms:.1f}",
         NONE if setting.step_ms is None else f"{setting.step_ms:.1f}",
-        NONE if setting.tokens_s is None else f"{setting.tokens_s:,.0f}",
+        tokens_a_second(setting.tokens_s),
         gib(setting.host_bytes_per_node) if setting.host_bytes_per_node else NONE,
     ]
 

@@ -18,6 +18,7 @@ from hsplan.cli.options import spec_argument, spec_options
 from hsplan.cli.output import emit, emit_json, wrapped, write_json
 from hsplan.cli.tables import table
 from hsplan.errors import InputError, Problem, printable, shown
+from hsplan.files import reason_of
 from hsplan.units import GIB
 
 EXAMPLE = "Example: hsplan calibrate glm-5.2-fp8 --log server.log -o server.json"
@@ -71,7 +72,7 @@ def _opened(name: str) -> Iterator[BinaryIO]:
             with Path(name).expanduser().open("rb") as file:
                 yield file
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise InputError(Problem(where=name, what=f"cannot be read: {shown(reason)}")) from None
 
 

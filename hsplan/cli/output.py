@@ -22,6 +22,7 @@ from typing import Any, TextIO
 import msgspec
 
 from hsplan.errors import InputError, Problem, printable
+from hsplan.files import reason_of
 
 WIDTH = 100
 MIN_WIDTH = 80
@@ -113,7 +114,7 @@ def _refusals(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         remedy = "give another file, or leave out --output to print"
         raise InputError(Problem(where=str(path), what=f"cannot be written: {reason}", remedy=remedy)) from None
 

@@ -11,7 +11,7 @@ import typer
 
 from hsplan.cli.output import check_apart, complain, emit, emit_json, write_file, write_json
 from hsplan.errors import CannotRunError, InputError, Problem, shown
-from hsplan.files import read_file
+from hsplan.files import read_file, reason_of
 from hsplan.measurement import SCHEMA, Measurement
 from hsplan.report import report as make_report
 from hsplan.report.csv import report_csv
@@ -108,5 +108,5 @@ def _measurement(path: Path) -> Measurement:
             raise InputError(Problem(where=where, what=f"is no {SCHEMA}", remedy="write it with validate --json -o"))
         return msgspec.convert({key: found[key] for key in Measurement.__struct_fields__ if key in found}, Measurement)
     except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise InputError(Problem(where=where, what=f"cannot be read: {shown(reason)}")) from None

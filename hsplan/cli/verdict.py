@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hsplan.cli.figures import counted
 from hsplan.cli.output import wrapped
 from hsplan.result import Plan
 from hsplan.trial import Setting
@@ -31,7 +32,7 @@ def _here(plan: Plan, found: Tuned) -> str:
         return f"nothing fits {at}, with offload or without: {why}"
     if best is None:
         return f"offload does not pay {at}: no setting with it fits"
-    held = f"hold {_requests(best.requests)}{_on_each(ranks)}"
+    held = f"hold {counted(best.requests, 'request')}{_on_each(ranks)}"
     if without is None:
         return f"offload pays {at}: hot buffers of {best.device_buffer_size:,} {held}, without it not one fits"
     if found.pays and best.tokens_s is None:
@@ -49,12 +50,10 @@ def _here(plan: Plan, found: Tuned) -> str:
 def _both(best: Setting, without: Setting, ranks: int) -> str:
     """What all ranks give with offload and without."""
     on_all = f" on {ranks} ranks" if ranks > 1 else ""
-    given = f"{best.yields * ranks:,.0f} tokens a second" if best.tokens_s else _requests(best.requests * ranks)
+    given = (
+        f"{best.yields * ranks:,.0f} tokens a second" if best.tokens_s else counted(best.requests * ranks, "request")
+    )
     return f"{given}{on_all} with it, {without.yields * ranks:,.0f} without"
-
-
-def _requests(count: int) -> str:
-    return f"{count:,} request" if count == 1 else f"{count:,} requests"
 
 
 def _on_each(ranks: int) -> str:

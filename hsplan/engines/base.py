@@ -224,13 +224,12 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     `tokens` are what the engine logs (max_total_num_tokens); `logical_tokens` what requests can address; `host_bytes`
     and `host_tokens` are of one rank, 0 without offload; `hot_buffer_tokens` the GPU slots a request keeps, of
     `hot_pool_tokens` in all, 0 where they are part of the pool; `hot_scratch_tokens` are those that drafts take beside
-    them; `prompt_tokens_a_slot`: until it is read, a prompt has its
-    whole length there, so many tokens a slot, 0 where it has not. `gpu_requests` are those of
-    workload.context that the GPU pool holds, where whole pages of logical tokens do not say it. `host_sharers` ranks
-    share one host pool; `host_is_sized`: the pool has a size of its own, which limits whatever memory the node has; the
-    engine takes `host_share` of a node's memory, less `host_reserve_bytes`. `swap_in`: what a step loads from host
-    memory, None where that is not modelled; `not_modelled` may say why. `buffers` gives the tensors behind the lines
-    that have any.
+    them; `prompt_tokens_a_slot`: until it is read, a prompt has its whole length there, so many tokens a slot, 0 where
+    it has not. `gpu_requests` are those of workload.context that the GPU pool holds, where whole pages of logical
+    tokens do not say it. `host_sharers` ranks share one host pool; `host_is_sized`: the pool has a size of its own,
+    which limits whatever memory the node has; the engine takes `host_share` of a node's memory, less
+    `host_reserve_bytes`. `swap_in`: what a step loads from host memory, None where that is not modelled; `not_modelled`
+    may say why. `buffers` gives the tensors behind the lines that have any.
     """
 
     tokens: Interval
@@ -258,6 +257,11 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
     buffers: Callable[[], tuple[Buffer, ...]] = tuple
     explain: Explain = tuple
     notes: tuple[str, ...] = ()
+
+    @property
+    def kept_tokens(self) -> int:
+        """Device tokens that a running request keeps in the hot pool."""
+        return self.hot_buffer_tokens + self.hot_scratch_tokens
 
     def takes_only_shorter_than(self, context: int) -> bool:
         """Whether a request of so many tokens has room, but is longer than those that the engine takes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from hsplan.errors import InputError, Problem, shown
-from hsplan.files import check_regular
+from hsplan.files import check_regular, reason_of
 from hsplan.report.value import SCHEMA, Report
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -35,7 +35,7 @@ def read_report(path: Path) -> Report:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(Problem(where=where, what=f"is no report of hsplan: {shown(str(error))}")) from None
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise InputError(Problem(where=where, what=f"cannot be read: {shown(reason)}")) from None
     wrong = _wrong(report)
     if wrong:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hsplan.errors import InputError, Problem, nearest, shown
+from hsplan.files import reason_of
 from hsplan.spec.document import MAX_TEXT_BYTES, Document, parse_json, parse_yaml
 
 MAPPING = "spec"
@@ -77,7 +78,7 @@ def find(text: str | os.PathLike[str]) -> Source:
             return _folder(path)
         exists = path.exists()
     except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(Problem(where=shown(name), what=f"cannot be read: {_reason(error)}")) from None
+        raise InputError(Problem(where=shown(name), what=f"cannot be read: {reason_of(error)}")) from None
     if not exists:
         remedy = f"give a file, a model folder or a shipped spec; {nearest(name, shipped_names())}"
         raise InputError(Problem(what=f"no spec {shown(name)!r}", remedy=remedy))
@@ -121,8 +122,4 @@ def _read(path: Path) -> str:
         what = f"byte {error.start} is not UTF-8"
         raise InputError(Problem(where=str(path), what=what, remedy="save the file as UTF-8")) from None
     except (OSError, ValueError) as error:
-        raise InputError(Problem(where=str(path), what=f"cannot be read: {_reason(error)}")) from None
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or str(error)
+        raise InputError(Problem(where=str(path), what=f"cannot be read: {reason_of(error)}")) from None

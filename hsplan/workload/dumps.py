@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from hsplan.errors import InputError, Problem
-from hsplan.files import read_file
+from hsplan.files import read_file, reason_of
 from hsplan.workload.recording import MOST_TOKENS, Ids, Recording, clean, load_array, load_arrays
 
 MOST_BYTES = 2**33
@@ -119,5 +119,5 @@ def _read(path: Path) -> bytes:
     try:
         return read_file(path, MOST_BYTES)
     except (OSError, ValueError) as error:
-        what, remedy = getattr(error, "strerror", None) or str(error), "give an .npy, .npz, .jsonl or .json file"
+        what, remedy = reason_of(error), "give an .npy, .npz, .jsonl or .json file"
         raise InputError(Problem(where=str(path), what=what, remedy=remedy)) from None

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from hsplan.errors import InputError, Problem, nearest, shown
-from hsplan.files import read_file
+from hsplan.files import read_file, reason_of
 from hsplan.spec.document import MAX_TEXT_BYTES, parse_yaml
 
 FOLDER = Path(__file__).with_name("profiles")
@@ -86,7 +86,7 @@ def load_profile(name: str) -> Profile:
         what = f"no workload profile {shown(name)!r}"
         raise InputError(Problem(where="--profile", what=what, remedy=nearest(name, profile_names()))) from None
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = reason_of(error)
         raise InputError(Problem(where="--profile", what=f"{shown(name)} cannot be read: {shown(reason)}")) from None
     except ValueError as error:
         raise InputError(Problem(where=str(path), what=str(error))) from None

@@ -23,8 +23,8 @@ def flags_of(launch: Launch, pools: Pools) -> tuple[Flag, ...]:
         "kv_role": "kv_both",
         "kv_connector_extra_config": {"host_pool_gib": ceil_div(pools.host_bytes, GIB)},
     }
-    copies = launch.ranks_per_node // pools.host_sharers
-    each = f", in each of {copies} ranks of a node" if copies > 1 and pools.host_sharers == 1 else " of a replica"
+    ranks = launch.ranks_per_node
+    each = f", in each of {ranks} ranks of a node" if ranks > 1 and pools.host_sharers == 1 else " of a replica"
     return (
         Flag(f"--attention-config '{json.dumps(attention)}'", "rows of a hot buffer"),
         Flag(f"--kv-transfer-config '{json.dumps(connector)}'", f"host memory for all KV rows{each}"),

@@ -20,9 +20,10 @@ def after_pool(launch: Launch) -> tuple[Line, ...]:
     return (*_rejection(launch), *_graphs(launch), *_flashinfer(launch), *_scores(launch))
 
 
-def rejection_bytes(launch: Launch, scheduler: Scheduler) -> int:
+def rejection_bytes(launch: Launch) -> int:
     """Logits of the rejection sampler, which no profiling run sees; 0 without speculation or vocabulary."""
     inventory = launch.model.inventory
+    scheduler: Scheduler = launch.extra.scheduler
     if scheduler.decode_query_len == 1 or inventory is None:
         return 0
     vocabulary = next((tensor.rows for tensor in inventory.tensors if tensor.shard == "head"), 0)
@@ -35,7 +36,7 @@ def graphs_taken(deployment: Deployment) -> int:
 
 
 def _rejection(launch: Launch) -> Iterator[Line]:
-    size = rejection_bytes(launch, launch.extra.scheduler)
+    size = rejection_bytes(launch)
     if size:
         formula = "max_num_seqs × (1 + drafted tokens) × vocabulary × 4 B"
         yield Line(name="rejection sampler logits", bytes=size, formula=formula, evidence="derived")

@@ -91,7 +91,7 @@ class BlockSparseCache:
     def layout(self, launch: Launch, scenario: Scenario, row: Row) -> Layout | Problem:
         """Rates of the stage that charges most, or what is wrong with the hot buffer."""
         if scenario.offload:
-            buffer = _buffer(launch, row)
+            buffer = hot_buffer(launch, row.page_tokens)
             if isinstance(buffer, Problem):
                 return buffer
             if not all(launch.plan.owners_in(*stage) for stage in launch.plan.stages):
@@ -199,12 +199,8 @@ def _refusal(launch: Launch) -> Refusal | None:
     return Refusal(why, f"attention TP of {heads}")
 
 
-def _buffer(launch: Launch, row: Row) -> HotBuffer | Problem:
-    return hot_buffer(launch, row.page_tokens)
-
-
 def _swap(launch: Launch, layout: Layout, requests: Requests, logical: int) -> SwapTables:
-    buffer = _buffer(launch, layout.row)
+    buffer = hot_buffer(launch, layout.row.page_tokens)
     assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
     return SwapTables(
         layers=launch.plan.owners_in(*layout.stage),

@@ -94,7 +94,7 @@ class CompressedCache:
     def layout(self, launch: Launch, scenario: Scenario, row: Row) -> Layout | Problem:
         """The stage that holds the fewest tokens; there is no one rate a token."""
         if scenario.offload:
-            buffer = _buffer(launch)
+            buffer = hot_buffer(launch, SWAP_PAGE)
             if isinstance(buffer, Problem):
                 return buffer
         for stage in launch.plan.stages:
@@ -164,12 +164,8 @@ class CompressedCache:
         )
 
 
-def _buffer(launch: Launch) -> HotBuffer | Problem:
-    return hot_buffer(launch, SWAP_PAGE)
-
-
 def _slots(launch: Launch) -> int:
-    buffer = _buffer(launch)
+    buffer = hot_buffer(launch, SWAP_PAGE)
     assert isinstance(buffer, HotBuffer)  # noqa: S101 - the layout was refused otherwise
     return buffer.slots
 
