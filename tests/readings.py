@@ -20,6 +20,17 @@ MACHINE = Machine(
     link_width=16,
     host_bytes=96 * GIB,
 )
+INTERPRETER = Machine(
+    gpu="interpreter",
+    memory_bytes=None,
+    free_bytes=None,
+    driver=None,
+    torch="2.13.0",
+    triton="3.9.0",
+    link_generation=None,
+    link_width=None,
+    host_bytes=None,
+)
 RUN = Run(
     steps=1000,
     requests=15,

@@ -16,11 +16,12 @@ from types import ModuleType
 
 import msgspec
 import pytest
+from readings import INTERPRETER, measurement
 
 from hsplan.cli.heavy import interrupts_held, load
 from hsplan.errors import CannotRunError, Problem
 from hsplan.gpu.faults import FAULTS
-from hsplan.measurement import Check, LineCheck, Machine, Measurement, Run
+from hsplan.measurement import Check, LineCheck, Run
 
 WITHOUT_TORCH = importlib.util.find_spec("torch") is None or importlib.util.find_spec("triton") is None
 needs_torch = pytest.mark.skipif(WITHOUT_TORCH, reason="needs torch and triton")
@@ -36,26 +37,9 @@ model:
   indexer_types: [full, shared]
 deployment: {gpu: h200, tp: 1, kv_budget: 64GiB, kv_cache_dtype: fp8_e4m3}
 """
-FOUND = Measurement(
-    name="my-glm",
-    scenario="elided+offload",
-    injected=None,
-    caught=None,
-    machine=Machine(
-        gpu="interpreter",
-        memory_bytes=None,
-        free_bytes=None,
-        driver=None,
-        torch="2.13.0",
-        triton="3.9.0",
-        link_generation=None,
-        link_width=None,
-        host_bytes=None,
-    ),
-    scaled=(),
-    link=(),
+FOUND = measurement(
+    machine=INTERPRETER,
     lines=(LineCheck(name="KV rows", place="gpu", predicted_bytes=1000, measured_bytes=1000),),
-    tokens=(),
     run=Run(
         steps=6,
         requests=2,
@@ -70,12 +54,10 @@ FOUND = Measurement(
         rows_loaded=440,
         miss_share=0.25,
     ),
-    timings=(),
     checks=(
         Check(name="ledger", claim="it is true", passed=True, detail="1 lines"),
         Check(name="rows", claim="they are right", passed=True, detail="1,344 rows"),
     ),
-    not_checked=(),
 )
 WRONG = (FOUND.checks[0], Check(name="rows", claim="they are right", passed=False, detail="3 rows are wrong"))
 KEYS = {

@@ -1,8 +1,9 @@
 """Verdicts at their edges, and the stable form of a measurement."""
 
 import pytest
+from readings import INTERPRETER, measurement
 
-from hsplan.measurement import Check, LineCheck, Machine, Measurement, Percentiles, Run, Timing, TokenCheck
+from hsplan.measurement import Check, LineCheck, Percentiles, Run, Timing, TokenCheck
 
 MIB = 2**20
 
@@ -65,44 +66,20 @@ RUN = Run(
     rows_loaded=249,
     miss_share=0.25,
 )
-MACHINE = Machine(
-    gpu="interpreter",
-    memory_bytes=None,
-    free_bytes=None,
-    driver=None,
-    torch="2.13.0",
-    triton="3.9.0",
-    link_generation=None,
-    link_width=None,
-    host_bytes=None,
-)
 
 
-def measurement(*verdicts):
-    return Measurement(
-        name="my-glm",
-        scenario="elided+offload",
-        injected=None,
-        caught=None,
-        machine=MACHINE,
-        scaled=(),
-        link=(),
-        lines=(),
-        tokens=(),
-        run=RUN,
-        timings=(),
-        checks=tuple(Check(name=str(i), claim="", passed=passed, detail="") for i, passed in enumerate(verdicts)),
-        not_checked=(),
-    )
+def found(*verdicts):
+    checks = tuple(Check(name=str(i), claim="", passed=passed, detail="") for i, passed in enumerate(verdicts))
+    return measurement(machine=INTERPRETER, run=RUN, checks=checks)
 
 
 def test_a_measurement_passes_when_every_claim_holds():
-    assert measurement(True, True).passed
-    assert not measurement(True, False).passed
+    assert found(True, True).passed
+    assert not found(True, False).passed
 
 
 def test_plain_data_has_these_keys_in_this_order():
-    data = measurement(True).to_dict()
+    data = found(True).to_dict()
     assert list(data) == [
         "schema",
         "hsplan_version",
